@@ -1,0 +1,80 @@
+/* What the embedded engine needs of Linux and the standard library lacks: locks of open file descriptions, and the kind
+ * of a file system. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "native.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/vfs.h>
+
+static int set_lock(int fd, short kind, Py_ssize_t byte)
+{
+    struct flock lock = {.l_type = kind, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1, .l_pid = 0};
+    return fcntl(fd, F_OFD_SETLK, &lock);
+}
+
+static PyObject *try_lock(PyObject *module, PyObject *args)
+{
+    (void)module;
+    int fd, exclusive;
+    Py_ssize_t byte;
+    if (!PyArg_ParseTuple(args, "inp", &fd, &byte, &exclusive)) {
+        return NULL;
+    }
+    if (set_lock(fd, exclusive ? F_WRLCK : F_RDLCK, byte) == 0) {
+        Py_RETURN_TRUE;
+    }
+    if (errno == EAGAIN || errno == EACCES) {
+        Py_RETURN_FALSE;
+    }
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
+
+static PyObject *unlock(PyObject *module, PyObject *args)
+{
+    (void)module;
+    int fd;
+    Py_ssize_t byte;
+    if (!PyArg_ParseTuple(args, "in", &fd, &byte)) {
+        return NULL;
+    }
+    if (set_lock(fd, F_UNLCK, byte) < 0) {
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
+}
+
+static PyObject *is_memory_backed(PyObject *module, PyObject *arg)
+{
+    (void)module;
+    struct statfs status;
+    long fd = PyLong_AsLong(arg);
+    if (fd == -1 && PyErr_Occurred()) {
+        return NULL;
+    }
+    if (fstatfs((int)fd, &status) < 0) {
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    return PyBool_FromLong(status.f_type == TMPFS_MAGIC || status.f_type == RAMFS_MAGIC ||
+                           status.f_type == HUGETLBFS_MAGIC);
+}
+
+static PyMethodDef functions[] = {
+    {"try_lock", try_lock, METH_VARARGS,
+     "try_lock(fd, byte, exclusive)\n--\n\n"
+     "Lock one byte for the open file description of `fd`, without waiting; False if another holds it.\n"
+     "An exclusive lock needs a descriptor open for writing, a shared one a descriptor open for reading."},
+    {"unlock", unlock, METH_VARARGS, "unlock(fd, byte)\n--\n\nDrop the lock of one byte."},
+    {"is_memory_backed", is_memory_backed, METH_O,
+     "is_memory_backed(fd)\n--\n\nWhether the file system of `fd` keeps its files in memory."},
+    {NULL, NULL, 0, NULL},
+};
+
+int rf_files_init(PyObject *module, rf_state *state)
+{
+    (void)state;
+    return PyModule_AddFunctions(module, functions);
+}

@@ -1,0 +1,292 @@
+/* The per-number loops and the dtypes of numbers.c, which alone includes this. */
+#ifndef ROLLFERRY_NUMBER_KERNELS_H
+#define ROLLFERRY_NUMBER_KERNELS_H
+
+#include "native.h"
+
+#include <stdbool.h>
+#include <string.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "number_kernels.h writes little-endian buffers from native values"
+#endif
+
+/* The built-in sequences that a row of numbers may be, and how to walk and to build them. */
+typedef struct {
+    PyTypeObject *type;
+    Py_ssize_t (*size)(PyObject *);
+    PyObject *(*get)(PyObject *, Py_ssize_t);
+    PyObject *(*make)(Py_ssize_t);
+    int (*set)(PyObject *, Py_ssize_t, PyObject *);
+} sequence;
+
+static const sequence sequences[] = {
+    {&PyList_Type, PyList_Size, PyList_GetItem, PyList_New, PyList_SetItem},
+    {&PyTuple_Type, PyTuple_Size, PyTuple_GetItem, PyTuple_New, PyTuple_SetItem},
+};
+static const sequence *const flat = &sequences[0];
+
+static const sequence *find_sequence(const void *type)
+{
+    for (size_t i = 0; i < sizeof sequences / sizeof *sequences; i++) {
+        if (sequences[i].type == type) {
+            return &sequences[i];
+        }
+    }
+    return NULL;
+}
+
+/* The ints seen: those that fit int64 lie in [low, high], those above it in [above_low, above_high]. */
+typedef struct {
+    int64_t low, high;
+    uint64_t above_low, above_high;
+} int_range;
+
+static const int_range empty_range = {INT64_MAX, INT64_MIN, UINT64_MAX, 0};
+
+typedef enum { INT, FLOAT, BOOL, KINDS } kind;
+
+/* What a scan found out. */
+typedef struct {
+    kind kind; /* KINDS until the first number */
+    int_range range; /* of ints and bools */
+    bool float4; /* every float survives as float32 */
+    const sequence *rows; /* NULL for a flat list */
+    PyObject *offsets; /* NULL for a flat list */
+    Py_ssize_t count;
+} summary;
+
+/* ---- one pass over a row: kinds and ranges ---- */
+
+static bool read_above(PyObject *item, int overflow, uint64_t *value)
+{
+    if (overflow < 0) {
+        return false;
+    }
+    *value = PyLong_AsUnsignedLongLong(item);
+    return *value != UINT64_MAX || !PyErr_Occurred();
+}
+
+static bool scan_ints(const sequence *seq, PyObject *row, Py_ssize_t n, summary *out)
+{
+    int_range r = out->range;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *item = seq->get(row, i);
+        if (item == NULL || Py_TYPE(item) != &PyLong_Type) {
+            return false;
+        }
+        int overflow;
+        int64_t value = PyLong_AsLongLongAndOverflow(item, &overflow);
+        if (overflow) {
+            uint64_t above;
+            if (!read_above(item, overflow, &above)) {
+                return false;
+            }
+            r.above_low = above < r.above_low ? above : r.above_low;
+            r.above_high = above > r.above_high ? above : r.above_high;
+            continue;
+        }
+        r.low = value < r.low ? value : r.low;
+        r.high = value > r.high ? value : r.high;
+    }
+    out->range = r;
+    return true;
+}
+
+/* Bit for bit, so that NaN payloads, -0.0 and overflow to infinity all count. */
+static inline bool survives_float4(double value)
+{
+    double back = (double)(float)value;
+    return memcmp(&back, &value, sizeof value) == 0;
+}
+
+static bool scan_floats(const sequence *seq, PyObject *row, Py_ssize_t n, summary *out)
+{
+    bool float4 = out->float4;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *item = seq->get(row, i);
+        if (item == NULL || Py_TYPE(item) != &PyFloat_Type) {
+            return false;
+        }
+        float4 = float4 && survives_float4(PyFloat_AsDouble(item));
+    }
+    out->float4 = float4;
+    return true;
+}
+
+static bool scan_bools(const sequence *seq, PyObject *row, Py_ssize_t n, summary *out)
+{
+    int_range r = out->range;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *item = seq->get(row, i);
+        if (item == NULL || Py_TYPE(item) != &PyBool_Type) {
+            return false;
+        }
+        int64_t value = item == Py_True;
+        r.low = value < r.low ? value : r.low;
+        r.high = value > r.high ? value : r.high;
+    }
+    out->range = r;
+    return true;
+}
+
+static const struct {
+    const char *name;
+    PyTypeObject *type;
+    bool (*scan)(const sequence *, PyObject *, Py_ssize_t, summary *);
+} kinds[KINDS] = {
+    [INT] = {"int", &PyLong_Type, scan_ints},
+    [FLOAT] = {"float", &PyFloat_Type, scan_floats},
+    [BOOL] = {"bool", &PyBool_Type, scan_bools},
+};
+
+/* ---- one number in; false where it is not what the scan saw ---- */
+
+static inline bool read_int(PyObject *item, const int_range *r, int64_t *bits)
+{
+    if (item == NULL || Py_TYPE(item) != &PyLong_Type) {
+        return false;
+    }
+    int overflow;
+    *bits = PyLong_AsLongLongAndOverflow(item, &overflow);
+    if (!overflow) {
+        return *bits >= r->low && *bits <= r->high;
+    }
+    uint64_t above;
+    if (!read_above(item, overflow, &above) || above < r->above_low || above > r->above_high) {
+        return false;
+    }
+    *bits = (int64_t)above; /* only ever stored as <u8, which takes the same bits */
+    return true;
+}
+
+static inline bool read_float8(PyObject *item, const int_range *Py_UNUSED(r), double *value)
+{
+    if (item == NULL || Py_TYPE(item) != &PyFloat_Type) {
+        return false;
+    }
+    *value = PyFloat_AsDouble(item);
+    return true;
+}
+
+static inline bool read_float4(PyObject *item, const int_range *r, double *value)
+{
+    return read_float8(item, r, value) && survives_float4(*value);
+}
+
+static inline bool read_bool(PyObject *item, const int_range *Py_UNUSED(r), int64_t *value)
+{
+    *value = item == Py_True;
+    return item == Py_True || item == Py_False;
+}
+
+/* ---- one number out ---- */
+
+static PyObject *make_bool(uint8_t value)
+{
+    if (value > 1) {
+        return PyErr_Format(PyExc_ValueError, "byte %d is not a bool", value);
+    }
+    return PyBool_FromLong(value);
+}
+
+/* ---- a row of numbers in and out, one tight loop for each pair of Python and C type ---- */
+
+#define FILL(name, ctype, wide, read)                                                                                  \
+    static bool fill_##name(const sequence *seq, PyObject *row, Py_ssize_t n, const int_range *r, char *dest)          \
+    {                                                                                                                  \
+        for (Py_ssize_t i = 0; i < n; i++) {                                                                           \
+            wide value;                                                                                                \
+            if (!read(seq->get(row, i), r, &value)) {                                                                  \
+                return false;                                                                                          \
+            }                                                                                                          \
+            ctype narrow = (ctype)value;                                                                               \
+            memcpy(dest + (size_t)i * sizeof narrow, &narrow, sizeof narrow);                                          \
+        }                                                                                                              \
+        return true;                                                                                                   \
+    }
+
+#define BUILD(name, ctype, make_number)                                                                                \
+    static int build_##name(const sequence *seq, PyObject *row, Py_ssize_t n, const char *data)                        \
+    {                                                                                                                  \
+        for (Py_ssize_t i = 0; i < n; i++) {                                                                           \
+            ctype value;                                                                                               \
+            memcpy(&value, data + (size_t)i * sizeof value, sizeof value);                                             \
+            PyObject *item = make_number(value);                                                                       \
+            if (item == NULL || seq->set(row, i, item) < 0) {                                                          \
+                return -1;                                                                                             \
+            }                                                                                                          \
+        }                                                                                                              \
+        return 0;                                                                                                      \
+    }
+
+#define FILL_AND_BUILD(name, ctype, wide, read, make_number)                                                           \
+    FILL(name, ctype, wide, read)                                                                                      \
+    BUILD(name, ctype, make_number)
+
+FILL_AND_BUILD(u1, uint8_t, int64_t, read_int, PyLong_FromLong)
+FILL_AND_BUILD(i1, int8_t, int64_t, read_int, PyLong_FromLong)
+FILL_AND_BUILD(u2, uint16_t, int64_t, read_int, PyLong_FromLong)
+FILL_AND_BUILD(i2, int16_t, int64_t, read_int, PyLong_FromLong)
+FILL_AND_BUILD(u4, uint32_t, int64_t, read_int, PyLong_FromLongLong)
+FILL_AND_BUILD(i4, int32_t, int64_t, read_int, PyLong_FromLong)
+FILL_AND_BUILD(u8, uint64_t, int64_t, read_int, PyLong_FromUnsignedLongLong)
+FILL_AND_BUILD(i8, int64_t, int64_t, read_int, PyLong_FromLongLong)
+FILL_AND_BUILD(f4, float, double, read_float4, PyFloat_FromDouble)
+FILL_AND_BUILD(f8, double, double, read_float8, PyFloat_FromDouble)
+FILL_AND_BUILD(b1, uint8_t, int64_t, read_bool, make_bool)
+FILL(int_f4, float, int64_t, read_int)
+FILL(int_f8, double, int64_t, read_int)
+
+/* ---- dtypes, narrowest first, unsigned before signed: the first that holds a range is the one to choose ---- */
+
+typedef struct {
+    const char *name;
+    Py_ssize_t itemsize;
+    int64_t low; /* [low, high]: ints that it holds exactly */
+    uint64_t high;
+    /* By kind of number; NULL where the two do not go together. */
+    bool (*fill[KINDS])(const sequence *, PyObject *, Py_ssize_t, const int_range *, char *);
+    int (*build[KINDS])(const sequence *, PyObject *, Py_ssize_t, const char *);
+} dtype;
+
+static const dtype dtypes[] = {
+    {"|u1", 1, 0, UINT8_MAX, {[INT] = fill_u1}, {[INT] = build_u1}},
+    {"|i1", 1, INT8_MIN, INT8_MAX, {[INT] = fill_i1}, {[INT] = build_i1}},
+    {"<u2", 2, 0, UINT16_MAX, {[INT] = fill_u2}, {[INT] = build_u2}},
+    {"<i2", 2, INT16_MIN, INT16_MAX, {[INT] = fill_i2}, {[INT] = build_i2}},
+    {"<u4", 4, 0, UINT32_MAX, {[INT] = fill_u4}, {[INT] = build_u4}},
+    {"<i4", 4, INT32_MIN, INT32_MAX, {[INT] = fill_i4}, {[INT] = build_i4}},
+    {"<u8", 8, 0, UINT64_MAX, {[INT] = fill_u8}, {[INT] = build_u8}},
+    {"<i8", 8, INT64_MIN, INT64_MAX, {[INT] = fill_i8}, {[INT] = build_i8}},
+    {"<f4", 4, -(1LL << 24), 1ULL << 24, {[INT] = fill_int_f4, [FLOAT] = fill_f4}, {[FLOAT] = build_f4}},
+    {"<f8", 8, -(1LL << 53), 1ULL << 53, {[INT] = fill_int_f8, [FLOAT] = fill_f8}, {[FLOAT] = build_f8}},
+    {"|b1", 1, 0, 1, {[BOOL] = fill_b1}, {[BOOL] = build_b1}},
+};
+enum { DTYPES = sizeof dtypes / sizeof *dtypes };
+
+static const dtype *find_dtype(const char *name)
+{
+    for (int i = 0; i < DTYPES; i++) {
+        if (strcmp(dtypes[i].name, name) == 0) {
+            return &dtypes[i];
+        }
+    }
+    PyErr_Format(PyExc_ValueError, "unknown number dtype '%.20s'", name);
+    return NULL;
+}
+
+static bool holds(const dtype *type, const summary *s)
+{
+    const int_range *r = &s->range;
+    if (type->fill[s->kind] == NULL) {
+        return false;
+    }
+    if (s->kind == FLOAT) {
+        return s->float4 || type->itemsize == sizeof(double);
+    }
+    bool below = r->low >= type->low && (r->high < 0 || (uint64_t)r->high <= type->high);
+    return below && r->above_high <= type->high;
+}
+
+#endif

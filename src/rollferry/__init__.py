@@ -1,0 +1,65 @@
+"""rollferry: hand rollout batches from the workers that generate them to the workers that train on them.
+
+>>> import numpy as np
+>>> import rollferry
+>>> with rollferry.connect("inproc://") as ferry:
+...     ref = ferry.put({"tokens": [np.arange(3), np.arange(5)], "rewards": [0.5, 1.0]})
+...     batch = ferry.get(ref.to_json())
+>>> batch["tokens"][1].tolist()
+[0, 1, 2, 3, 4]
+"""
+
+try:
+    from rollferry import _native
+except ImportError as error:
+    raise ImportError(
+        f"rollferry's native core can't be imported: {error}. Install the package (pip install rollferry, or pip install . "
+        "in a checkout with gcc at hand) instead of importing its source folder."
+    ) from error
+
+from importlib.metadata import version
+
+from rollferry.engines.base import Usage
+from rollferry.errors import (
+    BundleError,
+    BundleNotFoundError,
+    EngineError,
+    EngineFullError,
+    FerryClosedError,
+    RefError,
+    RollferryError,
+    RollferryWarning,
+    SchemaError,
+    UnsupportedValueError,
+)
+from rollferry.explain import Explanation, FieldReport
+from rollferry.ferry import Ferry, connect
+from rollferry.layouts.lazy import LazyRows
+from rollferry.layouts.register import register
+from rollferry.refs import TransferRef
+from rollferry.schema import FieldSchema, Schema
+
+__version__ = version("rollferry")
+
+__all__ = [
+    "BundleError",
+    "BundleNotFoundError",
+    "EngineError",
+    "EngineFullError",
+    "Explanation",
+    "Ferry",
+    "FerryClosedError",
+    "FieldReport",
+    "FieldSchema",
+    "LazyRows",
+    "RefError",
+    "RollferryError",
+    "RollferryWarning",
+    "Schema",
+    "SchemaError",
+    "TransferRef",
+    "UnsupportedValueError",
+    "Usage",
+    "connect",
+    "register",
+]

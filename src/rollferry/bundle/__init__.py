@@ -1,0 +1,1 @@
+"""A bundle: the payload members of one batch and the manifest that describes them."""

@@ -1,0 +1,87 @@
+"""Reading a bundle: manifest first, checked as a whole; then its members, rebuilt field by field."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import xxhash
+
+from rollferry.bundle.manifest import Field, Manifest, load
+from rollferry.engines.base import Bytes, Engine
+from rollferry.errors import BundleError, RefError, RollferryError
+from rollferry.layouts.arrays import ArraySpec
+from rollferry.layouts.decoder import Decoder
+from rollferry.layouts.numbers import Numbers
+from rollferry.refs import TransferRef
+
+__all__ = ["Verify", "read"]
+
+Verify = Literal["auto", "manifest", "full"]
+
+
+def read(
+    engine: Engine, ref: TransferRef, *, verify: Verify, readonly: bool, lazy: bool, allow_pickle: bool
+) -> dict[Any, Any]:
+    """Rebuild the batch of a reference over leased memory."""
+    reader = engine.open(ref.key)
+    try:
+        manifest, digest = load(reader.manifest, reader.payload_nbytes)
+        if digest != ref.digest or manifest.id != ref.id:
+            raise RefError(f"bad reference: the bundle {ref.key} is not the one it was made for")
+        members = reader.fetch([(member.offset, member.nbytes) for member in manifest.members])
+    except BundleError as error:
+        raise type(error)(f"bundle {ref.key}: {error}") from error
+    finally:
+        reader.close()
+    try:
+        if verify == "full":
+            check_payload(manifest, members)
+        decoder = Decoder(manifest.columns, members.__getitem__, allow_pickle=allow_pickle, readonly=readonly)
+        return rebuild(manifest, decoder, lazy=lazy)
+    except (RollferryError, MemoryError):
+        raise
+    except ImportError as error:
+        raise BundleError(f"bundle {ref.key} has values of a package that can't be imported here: {error}") from error
+    except Exception as error:
+        raise BundleError(f"bundle {ref.key} can't be rebuilt: {error}") from error
+
+
+def check_payload(manifest: Manifest, members: Sequence[Bytes]) -> None:
+    """Raise BundleError unless every member has its checksum."""
+    sums = manifest.checksums
+    if sums is None:
+        raise BundleError('verify="full" needs checksums; connect the putting side with checksum=True')
+    for number, member in enumerate(members):
+        if xxhash.xxh3_64_intdigest(member) != int.from_bytes(sums[8 * number : 8 * number + 8], "little"):
+            raise BundleError(f"member {number} is corrupt: its checksum does not match")
+
+
+def rebuild(manifest: Manifest, decoder: Decoder, *, lazy: bool) -> dict[Any, Any]:
+    """Rebuild the dict in its original order."""
+    keys = [field.key for field in manifest.fields] if manifest.keys is None else decoder.column(manifest.keys)
+    if len(keys) != len(manifest.fields):
+        raise BundleError("the number of keys is not that of the fields")
+    batch = {}
+    for key, field in zip(keys, manifest.fields, strict=True):
+        batch[key] = rebuild_field(field, manifest, decoder, lazy=lazy)
+    if len(batch) != len(keys):
+        raise BundleError("a key occurs twice")
+    return batch
+
+
+def rebuild_field(field: Field, manifest: Manifest, decoder: Decoder, *, lazy: bool) -> Any:
+    """Rebuild the value of one field."""
+    spec = manifest.columns[field.column]
+    if field.form == "array":
+        if not isinstance(spec, Numbers):
+            raise BundleError(f"field {field.key!r} is no column of numbers")
+        return spec.array(decoder)
+    if lazy and field.form != "value" and isinstance(spec, ArraySpec):
+        rows = spec.lazy(decoder)
+        if rows is not None:
+            return rows
+    values = decoder.column(field.column)
+    if field.form == "value":
+        if len(values) != 1:
+            raise BundleError(f"field {field.key!r} has {len(values)} values, not one")
+        return values[0]
+    return tuple(values) if field.form == "tuple" else values

@@ -1,0 +1,95 @@
+"""The contract of an engine."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Bytes", "Engine", "Reader", "Usage", "Writer"]
+
+Bytes = npt.NDArray[np.uint8]
+
+
+class Usage(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine holds.
+
+    Parameters
+    ----------
+    bundles
+        Published bundles.
+    live_nbytes
+        Bytes of memory that they take.
+    pooled_nbytes
+        Bytes of free memory kept for reuse.
+    """
+
+    bundles: int
+    live_nbytes: int
+    pooled_nbytes: int
+
+
+class Writer(Protocol):
+    """One bundle being written; visible to nobody until `publish`."""
+
+    @property
+    def chunks(self) -> Sequence[Bytes]:
+        """Writable memory for the payload, in order, as long together as was asked for; lent until publish or abort."""
+
+    def publish(self, manifest: bytes) -> None:
+        """Make the bundle visible, whole, at once; `manifest` is as long as was announced. On failure nothing is left."""
+
+    def abort(self) -> None:
+        """Give everything back. Does nothing after `publish` or a second time."""
+
+
+class Reader(Protocol):
+    """One bundle being read; it can't be changed or recycled before all that was fetched is dropped."""
+
+    @property
+    def manifest(self) -> bytes:
+        """Bytes of the manifest, unchecked."""
+
+    @property
+    def payload_nbytes(self) -> int:
+        """Bytes of the payload."""
+
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
+        """Give the bytes of (offset, nbytes) ranges, which the caller has checked to lie in the payload.
+
+        The arrays are writable and private to the caller. Their memory lives as long as any view of them, also after
+        `close`, removal of the bundle and the end of the engine.
+        """
+
+    def close(self) -> None:
+        """End reading. Does nothing the second time."""
+
+
+class Engine(Protocol):
+    """A store of bundles. All methods may be called from several threads at once, and after a fork.
+
+    Keys are ``namespace.id``, made by rollferry and never used twice.
+    """
+
+    scheme: str
+
+    def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int) -> Writer:
+        """Lend memory for a new bundle. Raises EngineFullError where there is none."""
+
+    def open(self, key: str) -> Reader:
+        """Open a published bundle. Raises BundleNotFoundError, or BundleError where its frame is damaged."""
+
+    def remove(self, key: str) -> bool:
+        """Remove a bundle; False if it isn't there. What readers have fetched stays valid."""
+
+    def list(self) -> list[str]:
+        """Give the keys of all published bundles."""
+
+    def usage(self) -> Usage:
+        """Say what is held."""
+
+    def close(self) -> None:
+        """Drop this process's share of the engine; published bundles stay. Does nothing the second time."""
+
+

@@ -1,0 +1,108 @@
+"""inproc://: bundles in the memory of this process; the simplest engine, and the model for the tests of others.
+
+``inproc://name`` gives every Ferry of the process that names it the same bundles. The option ``chunk`` sets the size of
+the chunks that are lent, so that members are cut.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rollferry import _native
+from rollferry.engines.base import Bytes, Reader, Usage, Writer
+from rollferry.engines.registry import EngineURL, parse_size
+from rollferry.errors import BundleNotFoundError, EngineError
+
+__all__ = ["InprocessEngine", "open_engine"]
+
+STORES: dict[str, dict[str, tuple[bytes, Bytes]]] = {}
+
+
+def allocate(nbytes: int) -> Bytes:
+    """Give zeroed memory, aligned to a page."""
+    return np.frombuffer(_native.allocate(max(nbytes, 1)), np.uint8)[:nbytes]
+
+
+class InprocessWriter:
+    """A bundle being written; see `Writer`."""
+
+    def __init__(self, store: dict[str, tuple[bytes, Bytes]], key: str, nbytes: int, chunk: int) -> None:
+        self._store = store
+        self._key = key
+        self._payload = allocate(nbytes)
+        self.chunks = [self._payload[start : start + chunk] for start in range(0, nbytes, chunk)]
+
+    def publish(self, manifest: bytes) -> None:
+        self._store[self._key] = (manifest, self._payload)
+
+    def abort(self) -> None:
+        self.chunks = []
+
+
+class InprocessReader:
+    """A bundle being read; see `Reader`."""
+
+    def __init__(self, manifest: bytes, payload: Bytes) -> None:
+        self._payload = payload
+        self.manifest = manifest
+        self.payload_nbytes = len(payload)
+
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
+        # One copy, so that members keep their alignment.
+        copy = allocate(self.payload_nbytes)
+        for offset, nbytes in ranges:
+            copy[offset : offset + nbytes] = self._payload[offset : offset + nbytes]
+        return [copy[offset : offset + nbytes] for offset, nbytes in ranges]
+
+    def close(self) -> None:
+        pass
+
+
+class InprocessEngine:
+    """Bundles in a dict; see `Engine`.
+
+    Parameters
+    ----------
+    name
+        Name of the store within the process.
+    chunk
+        Bytes of a lent chunk.
+    """
+
+    scheme = "inproc"
+
+    def __init__(self, name: str, chunk: int) -> None:
+        self._store = STORES.setdefault(name, {})
+        self._chunk = chunk
+
+    def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int) -> Writer:
+        return InprocessWriter(self._store, key, payload_nbytes, self._chunk)
+
+    def open(self, key: str) -> Reader:
+        found = self._store.get(key)
+        if found is None:
+            raise BundleNotFoundError(f"there is no bundle {key}: it was removed, or put in another process")
+        return InprocessReader(*found)
+
+    def remove(self, key: str) -> bool:
+        return self._store.pop(key, None) is not None
+
+    def list(self) -> list[str]:
+        return list(self._store)
+
+    def usage(self) -> Usage:
+        stored = list(self._store.values())
+        live = sum(len(manifest) + len(payload) for manifest, payload in stored)
+        return Usage(bundles=len(stored), live_nbytes=live, pooled_nbytes=0)
+
+    def close(self) -> None:
+        pass
+
+
+def open_engine(url: EngineURL) -> InprocessEngine:
+    """Open the engine of an ``inproc://`` URL."""
+    url.check_options("chunk")
+    chunk = parse_size(url.options.get("chunk", "1tb"))
+    if chunk < 1:
+        raise EngineError("a chunk has at least one byte")
+    return InprocessEngine(url.host + url.path, chunk)

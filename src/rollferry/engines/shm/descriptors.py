@@ -1,0 +1,48 @@
+"""Opening and locking the files of the shm:// engine."""
+
+import errno
+import os
+from pathlib import Path
+
+from rollferry import _native
+from rollferry.engines.shm.segment import READER_BYTE, WRITER_BYTE
+from rollferry.errors import EngineError
+
+__all__ = ["lock_whole", "names", "open_file"]
+
+
+def open_file(path: str | Path, flags: int) -> int | None:
+    """Open a file of ours; None where there is none. Raises EngineError where descriptors have run out."""
+    try:
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise EngineError(
+                "no file descriptor is left. Every result that is held takes one: drop results earlier, "
+                "or raise the limit (ulimit -n)"
+            ) from error
+        raise EngineError(f"{path} can't be opened: {error}") from error
+
+
+def names(path: Path, fd: int) -> bool:
+    """Whether a path still leads to an open file."""
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    here = os.fstat(fd)
+    return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
+
+
+def lock_whole(path: Path) -> int | None:
+    """Open a named segment that nobody writes or reads, and lock it whole; None where somebody does or it is gone."""
+    fd = open_file(path, os.O_RDWR)
+    if fd is None:
+        return None
+    # The path is looked at last: the segment may have been taken between opening and locking.
+    if _native.try_lock(fd, WRITER_BYTE, True) and _native.try_lock(fd, READER_BYTE, True) and names(path, fd):
+        return fd
+    os.close(fd)
+    return None

@@ -1,0 +1,111 @@
+"""The directory of a shm:// engine: which files lie where, and that they are ours."""
+
+import os
+import re
+import secrets
+import stat
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+from rollferry import _native
+from rollferry.errors import EngineError, RollferryWarning
+
+__all__ = ["DEFAULT_ROOT", "Directory"]
+
+DEFAULT_ROOT = "/dev/shm"
+POOL_NAME = re.compile(r"([0-9a-f]{1,16})-[0-9a-f]{32}")
+TMP_NAME = re.compile(r"[0-9a-f]{32}")
+LIVE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\.[0-9a-f]{32}")
+
+
+class Directory:
+    """Three folders on one file system: ``live/``, ``pool/`` and ``tmp/``.
+
+    Parameters
+    ----------
+    path
+        The directory; by default one of this user's own under /dev/shm.
+    """
+
+    def __init__(self, path: str) -> None:
+        if path:
+            root = Path(path).absolute()
+        elif Path(DEFAULT_ROOT).is_dir():
+            root = Path(DEFAULT_ROOT) / f"rollferry-{os.geteuid()}"
+        else:
+            raise EngineError(f"there is no {DEFAULT_ROOT}; name another directory, as in shm:///some/directory")
+        self.root = root
+        self.live, self.pool, self.tmp = root / "live", root / "pool", root / "tmp"
+        try:
+            if path:
+                root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            else:
+                make_private(root)
+            for folder in (self.live, self.pool, self.tmp):
+                make_private(folder)
+        except OSError as error:
+            raise EngineError(f"the directory {root} can't be used: {error}") from error
+        self._warn_if_slow()
+
+    def live_path(self, key: str) -> Path:
+        """Give the path of a published bundle. `key` comes from a checked reference."""
+        if LIVE_NAME.fullmatch(key) is None:
+            raise EngineError(f"{key!r} is no key of a bundle")
+        return self.live / key
+
+    def pool_path(self, capacity: int) -> Path:
+        """Give a new path for a free segment."""
+        return self.pool / f"{capacity:x}-{secrets.token_hex(16)}"
+
+    def tmp_path(self) -> Path:
+        """Give a new path for a segment being written."""
+        return self.tmp / secrets.token_hex(16)
+
+    def live_keys(self) -> Iterator[str]:
+        """Give the keys of all published bundles."""
+        return (name for name in os.listdir(self.live) if LIVE_NAME.fullmatch(name))
+
+    def pooled(self) -> list[tuple[int, Path]]:
+        """Give capacity and path of each free segment."""
+        matches = ((POOL_NAME.fullmatch(name), name) for name in os.listdir(self.pool))
+        return [(int(match[1], 16), self.pool / name) for match, name in matches if match]
+
+    def unfinished(self) -> list[Path]:
+        """Give the paths of named segments being written."""
+        return [self.tmp / name for name in os.listdir(self.tmp) if TMP_NAME.fullmatch(name)]
+
+    def free_nbytes(self) -> int:
+        """Give the free bytes of the file system."""
+        status = os.statvfs(self.root)
+        return status.f_bavail * status.f_frsize
+
+    def total_nbytes(self) -> int:
+        """Give the size of the file system."""
+        status = os.statvfs(self.root)
+        return status.f_blocks * status.f_frsize
+
+    def _warn_if_slow(self) -> None:
+        fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            in_memory = _native.is_memory_backed(fd)
+        finally:
+            os.close(fd)
+        if not in_memory:
+            warnings.warn(
+                f"{self.root} is not in memory (tmpfs), so batches may be written to disk and will be slower",
+                RollferryWarning,
+                stacklevel=6,
+            )
+
+
+def make_private(folder: Path) -> None:
+    """Make a folder that only this user can enter, or check that it is one."""
+    try:
+        folder.mkdir(mode=0o700)
+    except FileExistsError:
+        status = os.lstat(folder)
+        if not stat.S_ISDIR(status.st_mode):
+            raise NotADirectoryError(f"{folder} is not a directory") from None
+        if status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            raise PermissionError(f"{folder} belongs to, or is open to, other users") from None

@@ -1,0 +1,78 @@
+"""The engine itself."""
+
+import os
+import weakref
+
+from rollferry.engines.base import Reader, Usage, Writer
+from rollferry.engines.shm.directory import Directory
+from rollferry.engines.shm.pool import Pool
+from rollferry.engines.shm.reader import ShmReader
+from rollferry.engines.shm.writer import ShmWriter
+
+__all__ = ["ShmEngine"]
+
+
+class ShmEngine:
+    """Bundles as files of a tmpfs; see `Engine`.
+
+    Parameters
+    ----------
+    path
+        Directory; empty for this user's own under /dev/shm.
+    pool_nbytes
+        Most bytes of free segments to keep.
+    """
+
+    scheme = "shm"
+
+    def __init__(self, path: str, pool_nbytes: int | None) -> None:
+        self._directory = Directory(path)
+        self._pool = Pool(self._directory, pool_nbytes)
+        self._writers: weakref.WeakSet[ShmWriter] = weakref.WeakSet()
+        ENGINES.add(self)
+
+    def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int) -> Writer:
+        self._pool.sweep()
+        writer = ShmWriter(self._directory, self._pool, key, payload_nbytes, manifest_nbytes)
+        self._writers.add(writer)
+        return writer
+
+    def open(self, key: str) -> Reader:
+        return ShmReader(self._directory, key)
+
+    def remove(self, key: str) -> bool:
+        return self._pool.put_back(self._directory.live_path(key))
+
+    def list(self) -> list[str]:
+        return list(self._directory.live_keys())
+
+    def usage(self) -> Usage:
+        live = []
+        for key in self._directory.live_keys():
+            try:
+                live.append(os.stat(self._directory.live_path(key), follow_symlinks=False).st_size)
+            except FileNotFoundError:
+                continue
+        pooled = sum(capacity for capacity, _ in self._directory.pooled())
+        return Usage(bundles=len(live), live_nbytes=sum(live), pooled_nbytes=pooled)
+
+    def close(self) -> None:
+        self._pool.forget()
+
+    def after_fork(self) -> None:
+        """Let go, in the child, of what its parent is writing: a lock that the child held too would outlive the parent."""
+        for writer in list(self._writers):
+            writer.abandon()
+        self._pool.forget()
+
+
+ENGINES: weakref.WeakSet[ShmEngine] = weakref.WeakSet()
+
+
+def after_fork_in_child() -> None:
+    """Tell all engines of this process."""
+    for engine in list(ENGINES):
+        engine.after_fork()
+
+
+os.register_at_fork(after_in_child=after_fork_in_child)

@@ -1,0 +1,167 @@
+"""Free segments, reused so that a warm put takes no page faults, and this process's mappings of them."""
+
+import os
+import threading
+from collections import OrderedDict
+from pathlib import Path
+from typing import NamedTuple
+
+from rollferry import _native
+from rollferry.engines.shm.descriptors import lock_whole
+from rollferry.engines.shm.directory import Directory
+
+__all__ = ["Pool", "Segment"]
+
+DEFAULT_LIMIT = 2 << 30
+MAX_MAPPINGS = 64
+SLACK = 1 << 20  # a segment may be this much larger than twice what is needed
+FileId = tuple[int, int]
+
+
+class Segment(NamedTuple):
+    """A segment locked whole.
+
+    Parameters
+    ----------
+    fd
+        Descriptor that holds the locks.
+    capacity
+        Bytes of the file.
+    path
+        Where it lies under ``tmp/``; None where it has no name yet.
+    """
+
+    fd: int
+    capacity: int
+    path: Path | None
+
+
+class Mapping(NamedTuple):
+    """A mapping kept for the next use, and a descriptor that tells when the file was deleted."""
+
+    lease: _native.Lease
+    fd: int
+
+
+class Pool:
+    """The free segments of a directory. Thread-safe.
+
+    Parameters
+    ----------
+    directory
+        Where they lie.
+    limit
+        Most bytes to keep free; by default 2 GiB, or a quarter of the file system if that is less.
+    """
+
+    def __init__(self, directory: Directory, limit: int | None) -> None:
+        self._directory = directory
+        self.limit = min(DEFAULT_LIMIT, directory.total_nbytes() // 4) if limit is None else limit
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop all mappings; also in the child of a fork, when another thread may have held the lock."""
+        for mapping in getattr(self, "_mappings", {}).values():
+            os.close(mapping.fd)
+        self._lock = threading.Lock()
+        self._mappings: OrderedDict[FileId, Mapping] = OrderedDict()
+
+    def take(self, nbytes: int) -> Segment | None:
+        """Take a free segment of at least that size, not much larger, locked whole and moved to ``tmp/``."""
+        largest = 2 * nbytes + SLACK
+        usable = [entry for entry in self._directory.pooled() if nbytes <= entry[0] <= largest]
+        if not usable:
+            return None
+        warm = self._warm_inodes()
+        usable.sort(key=lambda entry: (inode(entry[1]) not in warm, entry[0]))
+        for capacity, path in usable:
+            fd = lock_whole(path)
+            if fd is None:
+                continue
+            target = self._directory.tmp_path()
+            try:
+                os.rename(path, target)
+            except FileNotFoundError:  # trimmed by somebody else
+                os.close(fd)
+                continue
+            return Segment(fd, capacity, target)
+        return None
+
+    def mapping(self, segment: Segment) -> _native.Lease:
+        """Give a shared mapping of a segment, the same one as before where this process has it."""
+        status = os.fstat(segment.fd)
+        identity = (status.st_dev, status.st_ino)
+        with self._lock:
+            found = self._mappings.get(identity)
+            if found is not None and len(found.lease) == segment.capacity:
+                self._mappings.move_to_end(identity)
+                return found.lease
+        lease = _native.map_shared(segment.fd, segment.capacity)
+        # A descriptor of its own: one that shared the segment's would keep its locks when that is closed.
+        watch = os.open(f"/proc/self/fd/{segment.fd}", os.O_RDONLY | os.O_CLOEXEC)
+        with self._lock:
+            self._mappings[identity] = Mapping(lease, watch)
+            while len(self._mappings) > MAX_MAPPINGS:
+                os.close(self._mappings.popitem(last=False)[1].fd)
+        return lease
+
+    def _warm_inodes(self) -> set[int]:
+        """Give the inodes that this process has mapped; mappings of deleted files are dropped, since they hold memory."""
+        with self._lock:
+            for identity, mapping in list(self._mappings.items()):
+                if os.fstat(mapping.fd).st_nlink == 0:
+                    os.close(mapping.fd)
+                    del self._mappings[identity]
+            return {number for _, number in self._mappings}
+
+    def put_back(self, path: Path) -> bool:
+        """Move a segment that is no longer needed to the pool; False where it is gone already."""
+        try:
+            capacity = os.stat(path, follow_symlinks=False).st_size
+            if capacity == 0:
+                os.unlink(path)
+                return True
+            os.rename(path, self._directory.pool_path(capacity))
+        except FileNotFoundError:
+            return False
+        self.trim(self.limit)
+        return True
+
+    def trim(self, limit: int) -> None:
+        """Delete free segments, the longest unused first, until the rest takes at most `limit` bytes."""
+        entries = self._directory.pooled()
+        total = sum(capacity for capacity, _ in entries)
+        if total <= limit:
+            return
+        for capacity, path in sorted(entries, key=lambda entry: changed(entry[1])):
+            if total <= limit:
+                return
+            try:
+                os.unlink(path)
+            except FileNotFoundError:
+                pass
+            total -= capacity
+
+    def sweep(self) -> None:
+        """Move segments whose writer has died to the pool."""
+        for path in self._directory.unfinished():
+            fd = lock_whole(path)
+            if fd is not None:
+                self.put_back(path)
+                os.close(fd)
+
+
+def inode(path: Path) -> int:
+    """Give the inode of a path; 0 where it is gone."""
+    try:
+        return os.stat(path, follow_symlinks=False).st_ino
+    except FileNotFoundError:
+        return 0
+
+
+def changed(path: Path) -> int:
+    """Give when a path was last changed or moved; 0 where it is gone."""
+    try:
+        return os.stat(path, follow_symlinks=False).st_ctime_ns
+    except FileNotFoundError:
+        return 0

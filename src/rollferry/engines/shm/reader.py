@@ -1,0 +1,58 @@
+"""Reading a bundle from its segment."""
+
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from rollferry import _native
+from rollferry.engines.base import Bytes
+from rollferry.engines.shm.descriptors import names, open_file
+from rollferry.engines.shm.directory import Directory
+from rollferry.engines.shm.segment import HEADER_NBYTES, READER_BYTE, unpack_header
+from rollferry.errors import BundleError, BundleNotFoundError
+
+__all__ = ["ShmReader"]
+
+
+class ShmReader:
+    """A bundle being read; see `Reader`. Its memory is a private, copy-on-write mapping of the segment.
+
+    Parameters
+    ----------
+    directory
+        Where it lies.
+    key
+        Key of the bundle.
+    """
+
+    def __init__(self, directory: Directory, key: str) -> None:
+        path = directory.live_path(key)
+        fd = open_file(path, os.O_RDONLY)
+        try:
+            # Only then is the path looked at: the segment may have been removed and taken between opening and locking.
+            if fd is None or not _native.try_lock(fd, READER_BYTE, False) or not names(path, fd):
+                raise BundleNotFoundError(f"there is no bundle {key} in {directory.root}: it was removed, or never put there")
+            file_nbytes = os.fstat(fd).st_size
+            sizes = unpack_header(os.pread(fd, HEADER_NBYTES, 0), key, file_nbytes)
+            if sizes is None:
+                raise BundleError(f"the segment of {key} holds another bundle")
+            self.payload_nbytes, manifest_nbytes = sizes
+            total = HEADER_NBYTES + self.payload_nbytes + manifest_nbytes
+            lease = _native.map_private(fd, total)
+        except BaseException:
+            if fd is not None:
+                os.close(fd)
+            raise
+        self._memory: Bytes = np.frombuffer(lease, np.uint8)
+
+    @property
+    def manifest(self) -> bytes:
+        return self._memory[HEADER_NBYTES + self.payload_nbytes :].tobytes()
+
+    def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
+        payload = self._memory[HEADER_NBYTES : HEADER_NBYTES + self.payload_nbytes]
+        return [payload[offset : offset + nbytes] for offset, nbytes in ranges]
+
+    def close(self) -> None:
+        self._memory = np.empty(0, np.uint8)

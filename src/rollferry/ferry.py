@@ -1,0 +1,279 @@
+"""Ferry: put, get and remove batches."""
+
+import asyncio
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, Self, get_args
+
+from rollferry.bundle.fields import encode_batch
+from rollferry.bundle.publish import publish
+from rollferry.bundle.read import Verify, read
+from rollferry.engines.base import Engine, Usage
+from rollferry.engines.registry import open_engine
+from rollferry.errors import FerryClosedError, RefError, SchemaError
+from rollferry.explain import Explanation, explain, infer_schema
+from rollferry.refs import NAMESPACE_PATTERN, TransferRef, as_ref, check_metadata
+from rollferry.schema import FieldSchema, Schema
+
+__all__ = ["Ferry", "Ref", "connect"]
+
+Batch = dict[Any, Any]
+BatchType = Literal["dict"]
+Ref = TransferRef | Mapping[str, Any] | str | bytes
+SchemaLike = Mapping[str | int, FieldSchema]
+
+DEFAULT_URL = "shm://"
+
+
+def connect(
+    url: str | None = None,
+    *,
+    namespace: str = "default",
+    schema: SchemaLike | None = None,
+    allow_pickle: bool = False,
+    checksum: bool = False,
+) -> "Ferry":
+    """Open an engine.
+
+    Parameters
+    ----------
+    url
+        Where bundles live: ``shm://`` (shared memory of this machine), ``shm:///some/directory``, or ``inproc://``. By
+        default the environment variable ``ROLLFERRY_URL``, and without it ``shm://``.
+    namespace
+        Name under which bundles are put: letters, digits, ``-`` and ``_``, at most 63.
+    schema
+        Instructions for fields of every put.
+    allow_pickle
+        Whether values of unknown classes are pickled on put and unpickled on get. Only for bundles that you trust:
+        unpickling runs code.
+    checksum
+        Whether put computes checksums of the payload, which ``get(verify="full")`` needs.
+
+    Returns
+    -------
+    Ferry
+
+    Raises
+    ------
+    EngineError
+        The URL names no engine, or the engine can't be used.
+    """
+    if not isinstance(namespace, str) or NAMESPACE_PATTERN.fullmatch(namespace) is None:
+        raise ValueError(f"{namespace!r} is no namespace: letters, digits, - and _ are allowed, at most 63")
+    engine = open_engine(url or os.environ.get("ROLLFERRY_URL") or DEFAULT_URL)
+    return Ferry(engine, namespace=namespace, schema=schema, allow_pickle=allow_pickle, checksum=checksum)
+
+
+class Ferry:
+    """Hands batches over through an engine. Made by `connect`.
+
+    A Ferry may be used from several threads at once, and in the child of a fork. It is a context manager; leaving it
+    closes it. Results stay valid after it is closed.
+    """
+
+    def __init__(
+        self, engine: Engine, *, namespace: str, schema: SchemaLike | None, allow_pickle: bool, checksum: bool
+    ) -> None:
+        self._engine = engine
+        self._namespace = namespace
+        self._schema = as_schema(schema)
+        self._allow_pickle = allow_pickle
+        self._checksum = checksum
+        self._closed = False
+
+    def put(
+        self,
+        batch: Batch,
+        *,
+        type: BatchType = "dict",
+        schema: SchemaLike | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> TransferRef:
+        """Store a batch; when this returns it is complete and visible to every reader.
+
+        Later changes to the batch don't reach it. The batch must not be changed by another thread meanwhile.
+
+        Parameters
+        ----------
+        batch
+            Fields by key.
+        type
+            Kind of batch.
+        schema
+            Instructions for fields, before those of the Ferry.
+        metadata
+            JSON-safe values to travel in the reference.
+
+        Returns
+        -------
+        TransferRef
+            Hand it to `get` and `remove`, as it is or as JSON, on any side.
+
+        Raises
+        ------
+        UnsupportedValueError
+            A value can't be kept exactly; the message has its path. Nothing was put, as with all errors.
+        SchemaError
+            A field breaks its schema.
+        EngineFullError
+            There is no room.
+        """
+        engine = self._open_engine(type)
+        if metadata is not None:
+            check_metadata(metadata)
+        encoded = encode_batch(batch, self._schema_for(schema), allow_pickle=self._allow_pickle)
+        return publish(engine, encoded, namespace=self._namespace, checksum=self._checksum, metadata=metadata)
+
+    def get(
+        self,
+        ref: Ref,
+        *,
+        type: BatchType = "dict",
+        readonly: bool = False,
+        lazy: bool = False,
+        verify: Verify = "auto",
+    ) -> Batch:
+        """Rebuild a batch. Any number of readers may do so, any number of times.
+
+        Arrays and tensors are views over memory that lives as long as any of them. They are writable and private:
+        changes reach neither the stored bundle nor another result.
+
+        Parameters
+        ----------
+        ref
+            What `put` returned, its dict, or its JSON.
+        type
+            Kind of batch.
+        readonly
+            Whether ndarrays come back read-only. Tensors are writable in any case.
+        lazy
+            Whether rows of arrays come back as `LazyRows` over values and offsets, in constant time, where the field is
+            a list or tuple of arrays of one dtype and number of dimensions that differ in their first axis at most.
+        verify
+            ``manifest``: the manifest's checksum. ``full``: those of the payload too. ``auto``: what suits the engine.
+
+        Raises
+        ------
+        RefError
+            The reference is damaged, or not of this engine.
+        BundleNotFoundError
+            The bundle was removed.
+        BundleError
+            The bundle is damaged, or needs a package or registered class that is missing here.
+        UnsupportedValueError
+            The bundle has pickled values, and this side doesn't allow them.
+        """
+        engine = self._open_engine(type)
+        if verify not in get_args(Verify):
+            raise ValueError(f"verify must be one of {', '.join(get_args(Verify))}, not {verify!r}")
+        return read(
+            engine, self._own(ref), verify=verify, readonly=readonly, lazy=lazy, allow_pickle=self._allow_pickle
+        )
+
+    @contextmanager
+    def borrow(
+        self, ref: Ref, *, type: BatchType = "dict", readonly: bool = False, lazy: bool = False, verify: Verify = "auto"
+    ) -> Iterator[Batch]:
+        """Get a batch for the time of a ``with`` block, and release it at its end."""
+        batch = self.get(ref, type=type, readonly=readonly, lazy=lazy, verify=verify)
+        try:
+            yield batch
+        finally:
+            self.release(batch)
+
+    def release(self, batch: Batch) -> None:
+        """Empty a dict that `get` gave, so that its memory goes back as soon as no view is left that you kept."""
+        batch.clear()
+
+    def remove(self, ref: Ref) -> bool:
+        """Remove a bundle once all readers are done; results already fetched stay valid.
+
+        Returns
+        -------
+        bool
+            True the first time, False if it was removed before.
+        """
+        return self._open_engine("dict").remove(self._own(ref).key)
+
+    def explain(self, batch: Batch, schema: SchemaLike | None = None) -> Explanation:
+        """Say, without putting it, how each field of a batch would be stored, and why. Print the result."""
+        encoded = encode_batch(batch, self._schema_for(schema), allow_pickle=self._allow_pickle)
+        return explain(encoded, list(batch))
+
+    def infer_schema(self, batch: Batch) -> Schema:
+        """Give a schema that requires of every batch what this one has: layouts, dtypes of arrays, and where None is."""
+        encoded = encode_batch(batch, None, allow_pickle=self._allow_pickle)
+        return infer_schema(encoded, list(batch))
+
+    async def aput(
+        self,
+        batch: Batch,
+        *,
+        type: BatchType = "dict",
+        schema: SchemaLike | None = None,
+        metadata: dict[str, Any] | None = None,
+    ) -> TransferRef:
+        """Do as `put` in a thread, while the event loop runs on."""
+        return await asyncio.to_thread(self.put, batch, type=type, schema=schema, metadata=metadata)
+
+    async def aget(
+        self, ref: Ref, *, type: BatchType = "dict", readonly: bool = False, lazy: bool = False, verify: Verify = "auto"
+    ) -> Batch:
+        """Do as `get` in a thread, while the event loop runs on."""
+        return await asyncio.to_thread(self.get, ref, type=type, readonly=readonly, lazy=lazy, verify=verify)
+
+    async def aremove(self, ref: Ref) -> bool:
+        """Do as `remove` in a thread, while the event loop runs on."""
+        return await asyncio.to_thread(self.remove, ref)
+
+    def list(self) -> list[str]:
+        """Give the ids of the bundles in the Ferry's namespace."""
+        keys = (key.rpartition(".") for key in self._open_engine("dict").list())
+        return [name for namespace, _, name in keys if namespace == self._namespace]
+
+    def usage(self) -> Usage:
+        """Say what the engine holds, over all namespaces."""
+        return self._open_engine("dict").usage()
+
+    def close(self) -> None:
+        """Let go of the engine. Bundles and results stay; every later call raises FerryClosedError but this one."""
+        self._closed = True
+        self._engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = ", closed" if self._closed else ""
+        return f"<Ferry {self._engine.scheme}://, namespace {self._namespace!r}{state}>"
+
+    def _open_engine(self, type: str) -> Engine:
+        if type not in get_args(BatchType):
+            raise ValueError(f"type must be one of {', '.join(get_args(BatchType))}, not {type!r}")
+        if self._closed:
+            raise FerryClosedError("the Ferry is closed; connect again")
+        return self._engine
+
+    def _own(self, ref: Ref) -> TransferRef:
+        checked = as_ref(ref)
+        if checked.engine != self._engine.scheme:
+            raise RefError(f"bad reference: it is of {checked.engine}://, this Ferry of {self._engine.scheme}://")
+        return checked
+
+    def _schema_for(self, schema: SchemaLike | None) -> Schema | None:
+        own = as_schema(schema)
+        return Schema({**self._schema, **own}) if self._schema and own else own or self._schema
+
+
+def as_schema(schema: SchemaLike | None) -> Schema | None:
+    """Accept a Schema, or a mapping that makes one."""
+    if schema is None or isinstance(schema, Schema):
+        return schema
+    if isinstance(schema, Mapping):
+        return Schema(schema)
+    raise SchemaError(f"a Schema is needed, not {type(schema).__name__}")

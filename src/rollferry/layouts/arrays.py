@@ -1,0 +1,206 @@
+"""dense and ragged: arrays of one dtype, alone or as rows, with their values in one contiguous member."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from rollferry.errors import BundleError
+from rollferry.layouts.base import Count, Int64Array, Spec
+from rollferry.layouts.dtypes import NumpyDType
+from rollferry.layouts.lazy import LazyRows
+from rollferry.layouts.library import ArrayLibrary, ArrayRows, LossyCastError
+from rollferry.layouts.numpy_arrays import NumpyLibrary
+from rollferry.layouts.optional import load
+from rollferry.layouts.tree.union import Union
+
+if TYPE_CHECKING:
+    from rollferry.layouts.decoder import Decoder
+    from rollferry.layouts.encoder import Encoder
+
+__all__ = ["LIBRARIES", "ArraySpec", "Dense", "Ragged", "encode_arrays", "encode_ndarrays", "library_named"]
+
+NUMPY = NumpyLibrary()
+LIBRARIES: dict[str, ArrayLibrary] = {"numpy": NUMPY}
+
+
+class ArraySpec(Spec, kw_only=True):
+    """What dense and ragged columns have in common.
+
+    Parameters
+    ----------
+    library
+        Whose arrays they are.
+    dtype
+        dtype of the member `values`.
+    values
+        Member with all elements.
+    original
+        dtype to convert to on reading, where a schema had them stored in another one.
+    returns
+        ``ndarray`` or ``tensor`` where the schema asks for it, whatever was put.
+    """
+
+    library: Literal["numpy", "torch"]
+    dtype: NumpyDType
+    values: int
+    original: NumpyDType | None = None
+    returns: Literal["ndarray", "tensor"] | None = None
+
+    def members(self) -> Iterable[int]:
+        return (self.values,)
+
+    def load(self, source: "Decoder") -> Any:
+        """Give all elements as one flat array."""
+        library = library_named(self.library)
+        values = library.load(source.bytes(self.values), self.dtype, source.readonly)
+        return values if self.original is None else library.restore(values, self.original)
+
+    def convert(self, rows: list[Any]) -> list[Any]:
+        """Give arrays as what the schema asks for."""
+        if self.returns is None:
+            return rows
+        library = library_named(self.library)
+        return [library.to(row, self.returns) for row in rows]
+
+    def lazy(self, source: "Decoder") -> LazyRows | None:
+        """Give the rows uncut, where values and offsets are all there is to them."""
+        raise NotImplementedError
+
+    def dtype_name(self) -> str:
+        return library_named(self.library).dtype_name(self.dtype)
+
+
+class Dense(ArraySpec, tag="dense", kw_only=True):
+    """One array.
+
+    Parameters
+    ----------
+    shape
+        Its shape.
+    """
+
+    layout: ClassVar[str] = "dense"
+    why: ClassVar[str] = "one array"
+
+    shape: list[Count]
+
+    def decode(self, source: "Decoder") -> list[Any]:
+        return self.convert([self.load(source).reshape(tuple(self.shape))])
+
+    def lazy(self, source: "Decoder") -> LazyRows | None:
+        if not self.shape:
+            return None
+        return LazyRows(self.decode(source)[0], np.array([0, self.shape[0]], np.int64))
+
+
+class Ragged(ArraySpec, tag="ragged", kw_only=True):
+    """Arrays of one dtype and number of dimensions, as rows of any lengths.
+
+    Parameters
+    ----------
+    ndim
+        Number of dimensions of each row.
+    inner
+        Shape of a row without its first axis, where all agree.
+    offsets
+        int64 member, `rows` + 1 offsets along the first axis; None for ndim 0.
+    shapes
+        int64 member of (rows, ndim) lengths, where the inner shapes differ.
+    """
+
+    layout: ClassVar[str] = "ragged"
+    why: ClassVar[str] = "arrays of one dtype and number of dimensions"
+
+    ndim: Count
+    inner: list[Count] | None = None
+    offsets: int | None = None
+    shapes: int | None = None
+
+    def members(self) -> Iterable[int]:
+        return [number for number in (self.values, self.offsets, self.shapes) if number is not None]
+
+    def decode(self, source: "Decoder") -> list[Any]:
+        library = library_named(self.library)
+        if self.ndim == 0:
+            return self.convert(library.split_shapes(self.load(source), np.empty((self.rows, 0), np.int64)))
+        if self.shapes is not None:
+            shapes = source.array(self.shapes, np.dtype(np.int64)).reshape(self.rows, self.ndim)
+            return self.convert(library.split_shapes(self.load(source), shapes))
+        return self.convert(library.split_rows(*self._rows(source)))
+
+    def lazy(self, source: "Decoder") -> LazyRows | None:
+        if self.ndim == 0 or self.shapes is not None:
+            return None
+        values, offsets = self._rows(source)
+        return LazyRows(self.convert([values])[0], offsets)
+
+    def _rows(self, source: "Decoder") -> tuple[Any, Int64Array]:
+        if self.offsets is None or self.inner is None:
+            raise BundleError("a ragged column lacks its offsets")
+        offsets = source.array(self.offsets, np.dtype(np.int64), self.rows + 1)
+        total = int(offsets[-1])
+        if total < 0:
+            raise BundleError("offsets of a ragged column are negative")
+        return self.load(source).reshape((total, *self.inner)), offsets
+
+
+def library_named(name: str) -> ArrayLibrary:
+    """Give an array library, imported on first use."""
+    if name not in LIBRARIES:
+        try:
+            load(name)
+        except ImportError as error:
+            raise BundleError(f"the bundle has {name} tensors, but {name} can't be imported: {error}") from error
+    return LIBRARIES[name]
+
+
+def encode_ndarrays(values: list[Any], encoder: "Encoder") -> Spec:
+    """Encode ndarrays without objects."""
+    return encode_arrays(values, NUMPY, encoder)
+
+
+def encode_arrays(values: list[Any], library: ArrayLibrary, encoder: "Encoder") -> Spec:
+    """Encode arrays of one library, split by dtype and number of dimensions where they differ."""
+    rows = library.collect(values)
+    if rows is None:
+        return Union.by_key(values, library.key, encoder, lambda group: encode_arrays(group, library, encoder))
+    hint = encoder.hint
+    returns: Any = None if hint is None or hint.returns == "same" else hint.returns
+    original = None
+    if hint is not None and hint.dtype is not None:
+        cast = [library.cast(value, hint.dtype) for value in values]
+        stored = library.collect(cast)
+        if stored is not None and stored.dtype != rows.dtype:
+            original = rows.dtype if returns is None else None
+            values, rows = cast, stored
+    if returns is not None:
+        check_returns(library, rows, returns, values[0])
+    number = encoder.member(rows.source)
+    common: dict[str, Any] = {
+        "library": library.name,
+        "dtype": rows.dtype,
+        "values": number,
+        "original": original,
+        "returns": returns,
+    }
+    if len(values) == 1:
+        return Dense(rows=1, shape=library.shape(values[0]), **common)
+    inner = library.shape(values[0])[1:] if rows.equal_inner and rows.ndim else None
+    return Ragged(
+        rows=len(values),
+        ndim=rows.ndim,
+        inner=inner,
+        offsets=None if rows.offsets is None or inner is None else encoder.array_member(rows.offsets),
+        shapes=None if rows.shapes is None or rows.equal_inner else encoder.array_member(rows.shapes),
+        **common,
+    )
+
+
+def check_returns(library: ArrayLibrary, rows: ArrayRows, returns: str, value: object) -> None:
+    """Raise LossyCastError where arrays of this dtype can't come back as the schema asks."""
+    kept = {"bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
+    kept |= {"float16", "float32", "float64", "complex64", "complex128"}
+    same = (library.name == "numpy") == (returns == "ndarray")
+    if not same and library.dtype_name(rows.dtype) not in kept:
+        raise LossyCastError(f"dtype {library.dtype_name(rows.dtype)} has no counterpart as {returns}", value)

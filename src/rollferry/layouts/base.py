@@ -1,0 +1,61 @@
+"""The contract of a layout."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from rollferry.layouts.decoder import Decoder
+
+__all__ = ["MAX_DEPTH", "Count", "Int64Array", "Spec"]
+
+MAX_DEPTH = 100  # levels of nesting in a batch; each takes a few Python frames on both sides
+
+Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+Int64Array = npt.NDArray[np.int64]
+
+
+class Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True):
+    """Data-free description of one encoded column.
+
+    A subclass is one kind of column. It is written into the manifest, names its members and child columns by their
+    numbers there, and knows how to decode itself; children come before their parents. Its class method ``encode``
+    takes the values and an Encoder.
+
+    Parameters
+    ----------
+    rows
+        Number of values.
+    version
+        Version of this kind's format.
+    """
+
+    layout: ClassVar[str]  #: name of the layout that the kind belongs to
+    why: ClassVar[str]  #: which values the kind is for
+    current_version: ClassVar[int] = 1
+
+    rows: Count
+    version: int = 1
+
+    def children(self) -> Iterable[int]:
+        """Give the numbers of the child columns that this column owns."""
+        return ()
+
+    def members(self) -> Iterable[int]:
+        """Give the numbers of its payload members."""
+        return ()
+
+    def decode(self, source: "Decoder") -> list[Any]:
+        """Rebuild the values, `rows` of them."""
+        raise NotImplementedError
+
+    def decode_rows(self, source: "Decoder", offsets: Int64Array, row_type: type) -> list[Any] | None:
+        """Rebuild the values grouped into lists or tuples by offsets; None where that is no faster than grouping them."""
+        return None
+
+    def dtype_name(self) -> str:
+        """Give the dtype of the stored numbers as text, empty where there is none."""
+        return ""

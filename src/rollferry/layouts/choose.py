@@ -1,0 +1,96 @@
+"""Which layout a column gets: one entry for each exact type of value.
+
+A new type of value is one file with its encoding, and one line here.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rollferry.errors import UnsupportedValueError
+from rollferry.layouts import arrays, numbers, pickled, text
+from rollferry.layouts.base import Spec
+from rollferry.layouts.optional import load_if_imported
+from rollferry.layouts.tree import null, objects, record, registered, scalars, sequence
+
+if TYPE_CHECKING:
+    from rollferry.layouts.encoder import Encoder
+
+__all__ = ["Handler", "handler_for"]
+
+
+class Handler(NamedTuple):
+    """How the values of one type are encoded.
+
+    Parameters
+    ----------
+    encode
+        Turns a column of values of that exact type into a spec.
+    shares
+        Whether an object that occurs several times is stored once.
+    nests
+        Whether the values contain other values.
+    """
+
+    encode: "Callable[[list[Any], Encoder], Spec]"
+    shares: bool = False
+    nests: bool = False
+
+
+HANDLERS: dict[type, Handler] = {
+    type(None): Handler(null.Null.encode),
+    bool: Handler(numbers.Numbers.encode),
+    int: Handler(numbers.encode_ints),
+    float: Handler(numbers.Numbers.encode),
+    str: Handler(text.Text.encode, shares=True),
+    bytes: Handler(text.Text.encode, shares=True),
+    bytearray: Handler(text.Text.encode, shares=True),
+    list: Handler(sequence.Sequence.encode, nests=True),
+    tuple: Handler(sequence.Sequence.encode, nests=True),
+    dict: Handler(record.encode_dicts, nests=True),
+    np.ndarray: Handler(arrays.encode_ndarrays, shares=True),
+}
+OBJECT_ARRAYS = Handler(objects.Objects.encode, shares=True, nests=True)
+SCALARS = Handler(scalars.Scalars.encode)
+REGISTERED = Handler(registered.Registered.encode, nests=True)
+PICKLED = Handler(pickled.Pickled.encode)
+
+def handler_for(cls: type, values: list[Any], allow_pickle: bool) -> Handler:
+    """Give the handler of a column whose values all have the exact type `cls`.
+
+    Raises UnsupportedValueError, which names the first value, where there is none.
+    """
+    handler = HANDLERS.get(cls)
+    if handler is not None:
+        if cls is np.ndarray and any(value.dtype.hasobject for value in values):
+            return OBJECT_ARRAYS
+        return handler
+    if cls in registered.BY_CLASS:
+        return REGISTERED
+    if issubclass(cls, np.generic):
+        return SCALARS
+    for base in cls.__mro__:
+        module = load_if_imported(base.__module__.partition(".")[0])
+        if module is not None and hasattr(module, "handler"):
+            found: Handler | None = module.handler(cls)
+            if found is not None:
+                return found
+        if cls in registered.BY_CLASS:
+            return REGISTERED
+    if allow_pickle:
+        return PICKLED
+    raise UnsupportedValueError(
+        f"{describe(cls)} can't be kept exactly. Convert it, register its class with rollferry.register(), "
+        "or let both sides connect with allow_pickle=True",
+        values[0],
+    )
+
+
+def describe(cls: type) -> str:
+    """Name a class that is not supported, and why if it nearly is."""
+    name = f"a value of {cls.__module__}.{cls.__qualname__}" if cls.__module__ != "builtins" else f"a {cls.__qualname__}"
+    for base in cls.__mro__[1:-1]:
+        if base in HANDLERS:
+            return f"{name}, a subclass of {base.__name__},"
+    return name

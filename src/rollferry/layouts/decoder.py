@@ -1,0 +1,79 @@
+"""Decoder: rebuilds columns from specs and fetched members."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rollferry import _native
+from rollferry.errors import BundleError
+from rollferry.layouts.base import MAX_DEPTH, Int64Array, Spec
+
+__all__ = ["Decoder"]
+
+
+class Decoder:
+    """State of one get. Not thread-safe.
+
+    Parameters
+    ----------
+    specs
+        All columns of the bundle, children before parents.
+    member
+        Gives the bytes of a member by number.
+    allow_pickle
+        Whether pickled values may be read.
+    readonly
+        Whether arrays come back read-only. Tensors can't be.
+    """
+
+    def __init__(
+        self,
+        specs: Sequence[Spec],
+        member: Callable[[int], npt.NDArray[np.uint8]],
+        *,
+        allow_pickle: bool = False,
+        readonly: bool = False,
+    ) -> None:
+        self.allow_pickle = allow_pickle
+        self.readonly = readonly
+        self.bytes = member
+        self._specs = specs
+        self._columns: dict[int, list[Any]] = {}
+        self._depth = 0
+
+    def column(self, number: int) -> list[Any]:
+        """Give the values of a column; the same list each time, so that shared objects stay one."""
+        if number not in self._columns:
+            spec = self._specs[number]
+            if self._depth > 4 * MAX_DEPTH:
+                raise BundleError("columns are nested too deeply")
+            self._depth += 1
+            values = spec.decode(self)
+            self._depth -= 1
+            if len(values) != spec.rows:
+                raise BundleError(f"column {number} has {len(values)} values, not {spec.rows}")
+            self._columns[number] = values
+        return self._columns[number]
+
+    def rows(self, number: int, offsets: Int64Array, row_type: type) -> list[Any]:
+        """Give the values of a column, grouped by offsets."""
+        spec = self._specs[number]
+        rows = spec.decode_rows(self, offsets, row_type)
+        return _native.group_rows(self.column(number), offsets, row_type) if rows is None else rows
+
+    def array(self, number: int, dtype: "np.dtype[Any]", length: int | None = None) -> npt.NDArray[Any]:
+        """Give a member as an array of exactly `length` items."""
+        values = self.bytes(number).view(dtype)
+        if length is not None and len(values) != length:
+            raise BundleError(f"member {number} has {len(values)} items, not {length}")
+        if self.readonly:
+            values.flags.writeable = False
+        return values
+
+    def to_tensor(self, values: npt.NDArray[Any]) -> Any:
+        """Give an array as a torch tensor over the same memory."""
+        import torch
+
+        return torch.from_numpy(values)

@@ -1,0 +1,124 @@
+"""Encoder: turns the columns of one batch into specs and sources."""
+
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rollferry import _native
+from rollferry.errors import UnsupportedValueError
+from rollferry.layouts.base import MAX_DEPTH, Spec
+from rollferry.layouts.choose import Handler, handler_for
+from rollferry.layouts.tree.shared import Shared
+from rollferry.layouts.tree.union import Union
+from rollferry.memory.plan import Source, SpanSource
+from rollferry.schema import FieldSchema
+
+__all__ = ["Encoder", "Form"]
+
+Form = Literal["value", "list", "tuple", "array"]
+FORMS: dict[type, Form] = {list: "list", tuple: "tuple"}
+
+MIN_SHARED_TEXT = 64  # a str or bytes object of fewer items is cheaper stored again than referred to
+
+
+class Encoder:
+    """State of one put. Not thread-safe.
+
+    Parameters
+    ----------
+    allow_pickle
+        Whether values of unknown classes may be pickled.
+
+    Attributes
+    ----------
+    specs
+        Columns so far, children before parents.
+    sources
+        Members so far.
+    hint
+        Schema of the field being encoded.
+    """
+
+    def __init__(self, *, allow_pickle: bool = False) -> None:
+        self.allow_pickle = allow_pickle
+        self.specs: list[Spec] = []
+        self.sources: list[Source] = []
+        self.hint: FieldSchema | None = None
+        self._memo = _native.Memo()
+        self._memo_columns: list[int | None] = []
+        self._parents: list[list[Any]] = []
+
+    def column(self, values: list[Any]) -> int:
+        """Encode a list that nobody else changes; give its column number."""
+        types, tags = _native.type_groups(values)
+        if tags is not None:
+            return self.add(Union.encode(values, tags, self, self.column))
+        handler = handler_for(types[0] if types else type(None), values, self.allow_pickle)
+        if handler.nests:
+            self._check_depth(values)
+            self._parents.append(values)
+        number = self._shared(values, handler) if handler.shares else self.add(handler.encode(values, self))
+        if handler.nests:
+            self._parents.pop()
+        return number
+
+    def field(self, value: Any, batch: object) -> tuple[Form, int]:
+        """Encode one field of a batch: a list or tuple row by row, anything else as one value."""
+        self._parents = [[batch, value]]
+        form = FORMS.get(type(value))
+        return (form, self.column(list(value))) if form else ("value", self.column([value]))
+
+    def add(self, spec: Spec) -> int:
+        """Append a finished column; give its number."""
+        self.specs.append(spec)
+        return len(self.specs) - 1
+
+    def member(self, source: Source) -> int:
+        """Append a member; give its number."""
+        self.sources.append(source)
+        return len(self.sources) - 1
+
+    def array_member(self, array: npt.NDArray[Any]) -> int:
+        """Append a member that holds an array which nobody else changes."""
+        return self.member(SpanSource.of(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+
+    def _shared(self, values: list[Any], handler: Handler) -> int:
+        """Encode each object once, also where an earlier column has it."""
+        token = len(self._memo_columns)
+        self._memo_columns.append(None)
+        found = self._memo.unique(values, token, MIN_SHARED_TEXT)
+        index, uniques, pairs = found if found is not None else (None, values, [])
+        own = None
+        if uniques:
+            own = self.add(handler.encode(uniques, self))
+            self._memo_columns[token] = own
+        if index is None and own is not None:
+            return own
+        foreign = []
+        for other, position in zip(pairs[::2], pairs[1::2], strict=True):
+            column = self._memo_columns[other]
+            if column is None:
+                raise UnsupportedValueError("contains itself", values[0])
+            foreign.append((column, position))
+        return self.add(
+            Shared(
+                rows=len(values),
+                index=self.array_member(np.asarray(index, np.int64)),
+                own=own,
+                foreign=self.array_member(np.array(foreign, np.int64)) if foreign else None,
+                sources=sorted({column for column, _ in foreign}),
+            )
+        )
+
+    def _check_depth(self, values: list[Any]) -> None:
+        """Refuse containers that contain themselves, before their number explodes."""
+        if len(self._parents) >= MAX_DEPTH:
+            raise UnsupportedValueError(f"nested more than {MAX_DEPTH} levels deep", values[0])
+        if len(self._parents) < 2:
+            return
+        ids = set(map(id, values))
+        for parents in self._parents:
+            for parent in parents:
+                if id(parent) in ids:
+                    raise UnsupportedValueError("contains itself", parent)

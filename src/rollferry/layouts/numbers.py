@@ -1,0 +1,144 @@
+"""numbers: Python ints, floats and bools, as typed arrays of the narrowest dtype that keeps them all."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from rollferry import _native
+from rollferry.errors import UnsupportedValueError
+from rollferry.layouts.base import Int64Array, Spec
+from rollferry.layouts.library import LossyCastError
+from rollferry.layouts.tree.registered import Registered
+from rollferry.schema import FieldSchema
+
+if TYPE_CHECKING:
+    from rollferry.layouts.decoder import Decoder
+    from rollferry.layouts.encoder import Encoder
+
+__all__ = ["DTYPES", "NumberSource", "Numbers", "encode_ints"]
+
+Stored = Literal["|b1", "|i1", "|u1", "<i2", "<u2", "<i4", "<u4", "<i8", "<u8", "<f4", "<f8"]
+DTYPES: dict[str, "np.dtype[Any]"] = {name: np.dtype(name) for name in Stored.__args__}  # type: ignore[attr-defined]
+
+
+class NumberSource:
+    """Numbers that are converted straight into their member.
+
+    Parameters
+    ----------
+    column
+        The scanned lists.
+    dtype
+        dtype to write.
+    """
+
+    def __init__(self, column: _native.NumberColumn, dtype: str) -> None:
+        self._column = column
+        self._dtype = dtype
+        self.nbytes = column.count * DTYPES[dtype].itemsize
+
+    def fill(self, dest: npt.NDArray[np.uint8]) -> None:
+        """Write all numbers to `dest`. Raises RuntimeError where they were changed since they were scanned."""
+        self._column.fill(dest, self._dtype)
+
+
+class Numbers(Spec, tag="numbers"):
+    """Values of one type out of int (of 64 bits), float and bool.
+
+    Parameters
+    ----------
+    type
+        Name of that type.
+    dtype
+        dtype of the member.
+    data
+        Member with the numbers.
+    returns
+        ``python`` numbers, or an ``ndarray`` or ``tensor`` in place of a list of them.
+    """
+
+    layout: ClassVar[str] = "numbers"
+    why: ClassVar[str] = "Python numbers of one type"
+
+    type: Literal["int", "float", "bool"]
+    dtype: Stored
+    data: int
+    returns: Literal["python", "ndarray", "tensor"] = "python"
+
+    def members(self) -> Iterable[int]:
+        return (self.data,)
+
+    @classmethod
+    def encode(cls, values: list[Any], encoder: "Encoder") -> "Numbers":
+        """Encode values of one exact type, ints only where they fit 64 bits."""
+        column = _native.number_scan(values)
+        if column is None:
+            raise RuntimeError("the list was changed while it was being put")
+        return cls.of(column, encoder)
+
+    @classmethod
+    def of(cls, column: _native.NumberColumn, encoder: "Encoder") -> "Numbers":
+        """Encode a scanned column, as the schema wants where there is one."""
+        hint = encoder.hint
+        dtype: Any = column.dtype if hint is None or hint.dtype is None else requested_dtype(column, hint)
+        returns: Any = "python" if hint is None or hint.returns == "same" else hint.returns
+        data = encoder.member(NumberSource(column, dtype))
+        return cls(rows=column.count, type=column.kind, dtype=dtype, data=data, returns=returns)
+
+    def array(self, source: "Decoder") -> Any:
+        """Give the numbers as a typed ndarray or tensor."""
+        values = source.array(self.data, DTYPES[self.dtype], self.rows)
+        return source.to_tensor(values) if self.returns == "tensor" else values
+
+    def decode(self, source: "Decoder") -> list[Any]:
+        return _native.number_list(source.array(self.data, DTYPES[self.dtype], self.rows), self.dtype, self.type)
+
+    def decode_rows(self, source: "Decoder", offsets: Int64Array, row_type: type) -> list[Any]:
+        values = source.array(self.data, DTYPES[self.dtype], self.rows)
+        if self.returns == "python":
+            return _native.number_rows(values, self.dtype, self.type, offsets, row_type)
+        rows = _native.split_rows(values, offsets)
+        return [source.to_tensor(row) for row in rows] if self.returns == "tensor" else rows
+
+    def dtype_name(self) -> str:
+        return DTYPES[self.dtype].name
+
+
+def requested_dtype(column: _native.NumberColumn, hint: FieldSchema) -> str:
+    """Give the dtype that a schema asks for. Raises LossyCastError where a number would not survive it."""
+    try:
+        dtype = np.dtype(hint.dtype)
+    except TypeError:
+        raise LossyCastError(f"numpy has no dtype {hint.dtype!r}") from None
+    if dtype.str not in DTYPES:
+        raise LossyCastError(f"Python numbers can't be stored as {hint.dtype}")
+    if column.kind == "int" and column.minimum is not None and column.maximum is not None:
+        if dtype.kind in "iu":
+            kept = np.iinfo(dtype).min <= column.minimum and column.maximum <= np.iinfo(dtype).max
+        else:
+            bits = {4: 24, 8: 53}.get(dtype.itemsize, 0) if dtype.kind == "f" and hint.returns != "same" else 0
+            kept = max(-column.minimum, column.maximum) <= 1 << bits and bits > 0
+    elif column.kind == "float":
+        kept = dtype.str == "<f8" or dtype.str == column.dtype
+    else:
+        kept = dtype.kind == "b"
+    if not kept:
+        raise LossyCastError(f"a Python {column.kind} does not survive {hint.dtype}")
+    return dtype.str
+
+
+def encode_ints(values: list[int], encoder: "Encoder") -> Spec:
+    """Encode Python ints: as numbers, or as bytes where one needs more than 64 bits."""
+    column = _native.number_scan(values)
+    if column is not None:
+        return Numbers.of(column, encoder)
+    return Registered.encode_as("int", [int_to_bytes(value) for value in values], encoder)
+
+
+def int_to_bytes(value: int) -> bytes:
+    """Give the shortest two's complement form, little-endian."""
+    if value.bit_length() > 1 << 31:
+        raise UnsupportedValueError("an int of more than 2**31 bits", value)
+    return value.to_bytes(value.bit_length() // 8 + 1, "little", signed=True)

@@ -1,0 +1,94 @@
+"""numpy's arrays, as the array layouts see them."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rollferry import _native
+from rollferry.layouts.base import Int64Array
+from rollferry.layouts.dtypes import NumpyDType, dtype_of, encode_dtype, is_kept
+from rollferry.layouts.library import ArrayRows, LossyCastError, StridedSource
+from rollferry.memory.plan import SpanSource
+
+__all__ = ["NumpyLibrary"]
+
+
+class NumpyLibrary:
+    """ndarrays, of exactly that class and without objects."""
+
+    name = "numpy"
+
+    def collect(self, values: list[Any]) -> ArrayRows | None:
+        """Describe arrays of one dtype and number of dimensions; None where they differ."""
+        found = _native.collect_arrays(values)
+        if found is None:
+            return None
+        spans, dtype, ndim, offsets, shapes, equal_inner = found
+        is_kept(dtype, values[0])
+        source = StridedSource(values, self) if spans is None else SpanSource(spans)
+        return ArrayRows(source, encode_dtype(dtype), ndim, offsets, shapes, equal_inner)
+
+    def key(self, value: Any) -> tuple[Any, ...]:
+        """Give what must be equal for arrays to lie in one column."""
+        return value.dtype, value.ndim
+
+    def shape(self, value: Any) -> list[int]:
+        """Give the shape of an array."""
+        return list(value.shape)
+
+    def nbytes(self, value: Any) -> int:
+        """Give the bytes of an array's elements."""
+        return int(value.nbytes)
+
+    def copy_into(self, value: Any, dest: npt.NDArray[np.uint8]) -> None:
+        """Write the elements of an array of any strides to `dest`."""
+        np.copyto(dest.view(value.dtype).reshape(value.shape), value)
+
+    def cast(self, value: Any, dtype: str) -> Any:
+        """Convert an array. Raises LossyCastError where a value would not survive."""
+        try:
+            target = np.dtype(dtype)
+        except TypeError:
+            raise LossyCastError(f"numpy has no dtype {dtype!r}", value) from None
+        if value.dtype == target:
+            return value
+        if value.dtype.kind not in "biufc" or target.kind not in "biufc":
+            raise LossyCastError(f"dtype {value.dtype} can't be stored as {dtype}", value)
+        with np.errstate(all="ignore"):
+            cast = value.astype(target)
+            back = cast.astype(value.dtype)
+        if np.ascontiguousarray(back).tobytes() != np.ascontiguousarray(value).tobytes():
+            raise LossyCastError(f"a value of dtype {value.dtype} does not survive {dtype}", value)
+        return cast
+
+    def restore(self, values: Any, dtype: NumpyDType) -> Any:
+        """Convert back what `cast` converted."""
+        return values.astype(dtype_of(dtype))
+
+    def load(self, data: npt.NDArray[np.uint8], dtype: NumpyDType, readonly: bool) -> Any:
+        """Give bytes as a one-dimensional array."""
+        values = data.view(dtype_of(dtype))
+        if readonly:
+            values.flags.writeable = False
+        return values
+
+    def split_rows(self, values: Any, offsets: Int64Array) -> list[Any]:
+        """Cut values along the first axis."""
+        return _native.split_rows(values, offsets)
+
+    def split_shapes(self, values: Any, shapes: Int64Array) -> list[Any]:
+        """Cut flat values into arrays of the given shapes."""
+        return _native.split_shapes(values, shapes)
+
+    def to(self, value: Any, returns: str) -> Any:
+        """Give an array as what the schema asks for."""
+        if returns == "ndarray":
+            return value
+        import torch
+
+        return torch.from_numpy(value)
+
+    def dtype_name(self, dtype: NumpyDType) -> str:
+        """Name a dtype."""
+        return str(dtype_of(dtype))

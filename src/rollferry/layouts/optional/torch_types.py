@@ -1,0 +1,198 @@
+"""torch: tensors as an array library, nested tensors and torch's small value types."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from rollferry import _native
+from rollferry.errors import UnsupportedValueError
+from rollferry.layouts.arrays import LIBRARIES, encode_arrays
+from rollferry.layouts.base import Int64Array, Spec
+from rollferry.layouts.choose import Handler
+from rollferry.layouts.dtypes import NumpyDType
+from rollferry.layouts.library import ArrayRows, LossyCastError, StridedSource
+from rollferry.layouts.tree.registered import Registered, register_builtin
+from rollferry.layouts.tree.union import Union
+from rollferry.memory.plan import SpanSource
+
+__all__ = ["TorchLibrary", "handler"]
+
+NAMES = (
+    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex32 complex64 "
+    "complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
+).split()
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in NAMES if hasattr(torch, name)}
+CODES = {dtype: name for name, dtype in DTYPES.items()}
+
+
+class TorchLibrary:
+    """CPU tensors of exactly the class torch.Tensor. `NumpyLibrary` documents the methods."""
+
+    name = "torch"
+
+    def collect(self, values: list[torch.Tensor]) -> ArrayRows | None:
+        first = values[0]
+        dtype, ndim = first.dtype, first.dim()
+        addresses, sizes, shapes = [], [], []
+        itemsize = first.element_size()
+        contiguous = True
+        for value in values:
+            check_tensor(value)
+            if value.dtype != dtype or value.dim() != ndim:
+                return None
+            contiguous = contiguous and value.is_contiguous() and not value.is_conj() and not value.is_neg()
+            addresses.append(value.data_ptr())
+            sizes.append(value.numel() * itemsize)
+            shapes.append(value.shape)
+        array = np.array(shapes, np.int64).reshape(len(values), ndim)
+        offsets = None
+        if ndim:
+            offsets = np.zeros(len(values) + 1, np.int64)
+            np.cumsum(array[:, 0], out=offsets[1:])
+        return ArrayRows(
+            SpanSource(_native.spans_of_addresses(values, addresses, sizes))
+            if contiguous
+            else StridedSource(values, self),
+            CODES[dtype],
+            ndim,
+            offsets,
+            array if ndim > 1 else None,
+            bool((array[:, 1:] == array[:1, 1:]).all()),
+        )
+
+    def key(self, value: torch.Tensor) -> tuple[Any, ...]:
+        return value.dtype, value.dim()
+
+    def shape(self, value: torch.Tensor) -> list[int]:
+        return list(value.shape)
+
+    def nbytes(self, value: torch.Tensor) -> int:
+        return value.numel() * value.element_size()
+
+    def copy_into(self, value: torch.Tensor, dest: npt.NDArray[np.uint8]) -> None:
+        if value.numel():
+            torch.from_numpy(dest).view(value.dtype).view(value.shape).copy_(value)
+
+    def cast(self, value: torch.Tensor, dtype: str) -> torch.Tensor:
+        if dtype not in DTYPES:
+            raise LossyCastError(f"torch has no dtype {dtype!r} that can be stored", value)
+        if value.dtype == DTYPES[dtype]:
+            return value
+        cast = value.to(DTYPES[dtype])
+        if not torch.equal(as_bytes(cast.to(value.dtype)), as_bytes(value)):
+            raise LossyCastError(f"a value of dtype {value.dtype} does not survive {dtype}", value)
+        return cast
+
+    def restore(self, values: torch.Tensor, dtype: NumpyDType) -> torch.Tensor:
+        return values.to(dtype_named(dtype))
+
+    def load(self, data: npt.NDArray[np.uint8], dtype: NumpyDType, readonly: bool) -> torch.Tensor:
+        target = dtype_named(dtype)
+        if len(data) == 0:
+            return torch.empty(0, dtype=target)
+        if len(data) % target.itemsize:
+            raise ValueError(f"{len(data)} bytes are no whole number of {dtype} items")
+        return torch.from_numpy(data).view(target)
+
+    def split_rows(self, values: torch.Tensor, offsets: Int64Array) -> list[torch.Tensor]:
+        lengths = np.diff(offsets)
+        if offsets[0] != 0 or offsets[-1] != len(values) or (len(lengths) and lengths.min() < 0):
+            raise ValueError("offsets must rise from 0 to the number of values")
+        # Not `split`: its results count as views of one base, which autograd then treats as a whole.
+        return list(torch.unsafe_split_with_sizes(values, lengths.tolist()))
+
+    def split_shapes(self, values: torch.Tensor, shapes: Int64Array) -> list[torch.Tensor]:
+        if len(shapes) and shapes.size and shapes.min() < 0:
+            raise ValueError("a shape is negative")
+        sizes = [int(np.prod(shape, dtype=object)) for shape in shapes]
+        if sum(sizes) != len(values):
+            raise ValueError("the shapes do not fit the values")
+        rows = torch.unsafe_split_with_sizes(values, sizes)
+        return [row.view(tuple(shape)) for row, shape in zip(rows, shapes.tolist(), strict=True)]
+
+    def to(self, value: torch.Tensor, returns: str) -> Any:
+        return value.numpy() if returns == "ndarray" else value
+
+    def dtype_name(self, dtype: NumpyDType) -> str:
+        return str(dtype)
+
+
+def dtype_named(code: NumpyDType) -> torch.dtype:
+    """Give a dtype by the name in a spec."""
+    if not isinstance(code, str) or code not in DTYPES:
+        raise ValueError(f"this torch has no dtype {code!r:.40}")
+    return DTYPES[code]
+
+
+def as_bytes(value: torch.Tensor) -> torch.Tensor:
+    """Give the bits of a tensor as flat uint8."""
+    return value.contiguous().reshape(-1).view(torch.uint8)
+
+
+def check_tensor(value: torch.Tensor) -> None:
+    """Raise UnsupportedValueError unless a tensor is plain CPU memory without history."""
+    if value.device.type != "cpu":
+        raise UnsupportedValueError(f"a tensor on {value.device}; move it to the CPU first (.cpu())", value)
+    if value.requires_grad:
+        raise UnsupportedValueError("a tensor that requires grad; detach it first (.detach())", value)
+    if value.layout != torch.strided or value.dtype not in CODES:
+        raise UnsupportedValueError(f"a tensor of layout {value.layout} and dtype {value.dtype}", value)
+
+
+def encode_tensors(values: list[torch.Tensor], encoder: Any) -> Spec:
+    """Encode tensors, strided nested ones apart from the others."""
+    nested = [value.is_nested for value in values]
+    if not any(nested):
+        return encode_arrays(values, TORCH, encoder)
+    if not all(nested):
+        return Union.by_key(
+            values, lambda value: value.is_nested, encoder, lambda group: encode_tensors(group, encoder)
+        )
+    for value in values:
+        if value.device.type != "cpu" or value.requires_grad:
+            raise UnsupportedValueError("a nested tensor that requires grad or is not on the CPU", value)
+        if value.size(0) == 0:
+            raise UnsupportedValueError("a strided nested tensor without rows; use layout=torch.jagged", value)
+    return Registered.encode_as("torch.nested", [list(value.unbind()) for value in values], encoder)
+
+
+def decode_nested(rows: list[torch.Tensor]) -> torch.Tensor:
+    """Rebuild a strided nested tensor, which copies its rows."""
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors")
+        return torch.nested.as_nested_tensor(rows)
+
+
+def encode_jagged(value: Any) -> tuple[Any, ...]:
+    """Take a jagged nested tensor apart."""
+    if value.device.type != "cpu" or value.requires_grad:
+        raise UnsupportedValueError("a nested tensor that requires grad or is not on the CPU", value)
+    return value.values(), value.offsets(), value.lengths(), value._ragged_idx
+
+
+def decode_jagged(parts: tuple[Any, ...]) -> torch.Tensor:
+    """Rebuild a jagged nested tensor over its values."""
+    values, offsets, lengths, axis = parts
+    return torch.nested.nested_tensor_from_jagged(values, offsets, lengths, jagged_dim=axis)
+
+
+def handler(cls: type) -> Handler | None:
+    """Give the handler of a class of torch's, if it has one."""
+    if cls is torch.Tensor:
+        return Handler(encode_tensors, shares=True)
+    if cls is NestedTensor:
+        return Handler(Registered.encode, shares=True)
+    return None
+
+
+TORCH = TorchLibrary()
+LIBRARIES["torch"] = TORCH
+NestedTensor: type = type(torch.nested.nested_tensor([torch.zeros(1)], layout=torch.jagged))
+register_builtin(NestedTensor, "torch.jagged", encode_jagged, decode_jagged)
+register_builtin(torch.Size, "torch.Size", tuple, torch.Size)
+register_builtin(torch.dtype, "torch.dtype", lambda value: str(value).partition(".")[2], lambda name: dtype_named(name))
+register_builtin(torch.device, "torch.device", str, torch.device)

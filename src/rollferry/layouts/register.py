@@ -1,0 +1,94 @@
+"""Registration of the user's own classes."""
+
+import dataclasses
+import enum
+from collections.abc import Callable
+from typing import Any
+
+from rollferry.errors import BundleError, UnsupportedValueError
+from rollferry.layouts.choose import HANDLERS
+from rollferry.layouts.tree.registered import BY_CLASS, BY_NAME, Codec
+
+__all__ = ["register"]
+
+
+def register(
+    cls: type,
+    *,
+    name: str | None = None,
+    encode: Callable[[Any], Any] | None = None,
+    decode: Callable[[Any], Any] | None = None,
+) -> type:
+    """Let batches hold values of a class; both sides have to register it. Usable as a class decorator.
+
+    Parameters
+    ----------
+    cls
+        A namedtuple, dataclass or Enum, or any class with `encode` and `decode`. Subclasses are not included.
+    name
+        Name under which bundles hold it; by default its module and qualified name.
+    encode
+        Takes a value apart into something that batches support, such as a tuple or dict.
+    decode
+        Rebuilds an equal value from what `encode` gave.
+
+    Returns
+    -------
+    type
+        `cls`.
+
+    Raises
+    ------
+    ValueError
+        The class is supported by itself, or the name is taken by another class.
+    TypeError
+        The class has no default form, and `encode` or `decode` is missing.
+    """
+    name = f"{cls.__module__}:{cls.__qualname__}" if name is None else name
+    if cls in HANDLERS or (cls in BY_CLASS and ":" not in BY_CLASS[cls].name):
+        raise ValueError(f"{cls.__qualname__} is supported without registration")
+    if (encode is None) != (decode is None):
+        raise TypeError("encode and decode go together")
+    if ":" not in name:
+        name = f"{name}:"  # names without a colon are the library's own
+    taken = next((other for other, codec in BY_CLASS.items() if codec.name == name and other is not cls), None)
+    if taken is not None and f"{taken.__module__}:{taken.__qualname__}" != f"{cls.__module__}:{cls.__qualname__}":
+        raise ValueError(f"the name {name!r} is taken by {taken.__qualname__}")
+    codec = Codec(name, encode, decode) if encode and decode else Codec(name, *default_form(cls))
+    BY_CLASS[cls] = BY_NAME[name] = codec
+    return cls
+
+
+def default_form(cls: type) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
+    """Give encode and decode of a namedtuple, dataclass or Enum."""
+    if issubclass(cls, enum.Enum):
+        return encode_enum, lambda part: cls[part] if isinstance(part, str) else cls(part)
+    if issubclass(cls, tuple) and hasattr(cls, "_make") and hasattr(cls, "_fields"):
+        return tuple, cls._make
+    if dataclasses.is_dataclass(cls):
+        return encode_dataclass, lambda parts: decode_dataclass(cls, parts)
+    raise TypeError(f"{cls.__qualname__} is no namedtuple, dataclass or Enum: give encode and decode")
+
+
+def encode_enum(value: Any) -> Any:
+    """Give the member's name; a combination of flags has none, so its value."""
+    return value._name_ if value._name_ in type(value).__members__ else value._value_
+
+
+def encode_dataclass(value: Any) -> dict[str, Any]:
+    """Give the fields of a dataclass instance."""
+    names = [field.name for field in dataclasses.fields(value)]
+    extra = set(getattr(value, "__dict__", ())) - set(names)
+    if extra:
+        raise UnsupportedValueError(f"has attributes that are not fields: {', '.join(sorted(extra))}", value)
+    return {name: getattr(value, name) for name in names}
+
+
+def decode_dataclass(cls: type, parts: dict[str, Any]) -> Any:
+    """Rebuild a dataclass instance without running its __init__, which may compute, check or refuse."""
+    if {field.name for field in dataclasses.fields(cls)} != set(parts):
+        raise BundleError(f"the fields of {cls.__qualname__} differ between the two sides")
+    value = object.__new__(cls)
+    for name, part in parts.items():
+        object.__setattr__(value, name, part)
+    return value

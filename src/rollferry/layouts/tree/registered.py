@@ -1,0 +1,97 @@
+"""Values of registered classes, taken apart into supported ones."""
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from rollferry.errors import BundleError, UnsupportedValueError
+from rollferry.layouts.base import Spec
+from rollferry.layouts.optional import MODULES, load
+
+if TYPE_CHECKING:
+    from rollferry.layouts.decoder import Decoder
+    from rollferry.layouts.encoder import Encoder
+
+__all__ = ["BY_CLASS", "BY_NAME", "Codec", "Registered", "register_builtin"]
+
+
+class Codec(NamedTuple):
+    """How values of one class are taken apart and rebuilt."""
+
+    name: str
+    encode: Callable[[Any], Any]
+    decode: Callable[[Any], Any]
+
+
+BY_CLASS: dict[type, Codec] = {}
+BY_NAME: dict[str, Codec] = {}
+
+
+class Registered(Spec, tag="registered"):
+    """Values of one registered class.
+
+    Parameters
+    ----------
+    name
+        Name under which the class is registered on both sides.
+    parts
+        Child column of what the values were taken apart into.
+    """
+
+    layout: ClassVar[str] = "tree"
+    why: ClassVar[str] = "values of a registered class, taken apart"
+
+    name: str
+    parts: int
+
+    def children(self) -> Iterable[int]:
+        return (self.parts,)
+
+    @classmethod
+    def encode(cls, values: list[Any], encoder: "Encoder") -> "Registered":
+        """Encode values of one registered class."""
+        codec = BY_CLASS[type(values[0])]
+        parts = []
+        for value in values:
+            try:
+                parts.append(codec.encode(value))
+            except UnsupportedValueError:
+                raise
+            except Exception as error:
+                raise UnsupportedValueError(f"its registered encode failed: {error!r}", value) from error
+        return cls.encode_as(codec.name, parts, encoder)
+
+    @classmethod
+    def encode_as(cls, name: str, parts: list[Any], encoder: "Encoder") -> "Registered":
+        """Encode parts under a name."""
+        return cls(rows=len(parts), name=name, parts=encoder.column(parts))
+
+    def decode(self, source: "Decoder") -> list[Any]:
+        package = self.name.partition(".")[0]
+        if self.name not in BY_NAME and ":" not in self.name and package in MODULES:
+            load(package)
+        codec = BY_NAME.get(self.name)
+        if codec is None:
+            raise BundleError(
+                f"the bundle has values of {self.name!r}, which is not registered in this process; "
+                "import its class and call rollferry.register() before get"
+            )
+        return [codec.decode(parts) for parts in source.column(self.parts)]
+
+    def dtype_name(self) -> str:
+        return self.name
+
+
+def register_builtin(cls: type, name: str, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> None:
+    """Support a class without the user's doing; the name has no colon."""
+    BY_CLASS[cls] = BY_NAME[name] = Codec(name, encode, decode)
+
+
+BY_NAME["int"] = Codec("int", int, lambda data: int.from_bytes(data, "little", signed=True))
+BY_NAME["numpy.str_"] = Codec("numpy.str_", str, np.str_)
+BY_NAME["numpy.bytes_"] = Codec("numpy.bytes_", bytes, np.bytes_)
+register_builtin(complex, "complex", lambda value: (value.real, value.imag), lambda parts: complex(*parts))
+register_builtin(range, "range", lambda value: (value.start, value.stop, value.step), lambda parts: range(*parts))
+register_builtin(set, "set", list, set)
+register_builtin(frozenset, "frozenset", list, frozenset)

@@ -1,0 +1,64 @@
+"""Columns of lists or tuples."""
+
+from collections.abc import Iterable
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import numpy as np
+
+from rollferry import _native
+from rollferry.layouts.base import Spec
+from rollferry.layouts.numbers import Numbers
+
+if TYPE_CHECKING:
+    from rollferry.layouts.decoder import Decoder
+    from rollferry.layouts.encoder import Encoder
+
+__all__ = ["Sequence"]
+
+ROW_TYPES: dict[str, type] = {"list": list, "tuple": tuple}
+
+
+class Sequence(Spec, tag="sequence"):
+    """Lists, or tuples, as one child column of all their items and offsets.
+
+    Parameters
+    ----------
+    type
+        Name of the container type.
+    offsets
+        int64 member, `rows` + 1 offsets into the items.
+    items
+        Child column.
+    """
+
+    layout: ClassVar[str] = "tree"
+    why: ClassVar[str] = "lists or tuples; a typed column of all their items"
+
+    type: Literal["list", "tuple"]
+    offsets: int
+    items: int
+
+    def children(self) -> Iterable[int]:
+        return (self.items,)
+
+    def members(self) -> Iterable[int]:
+        return (self.offsets,)
+
+    @classmethod
+    def encode(cls, values: list[Any], encoder: "Encoder") -> "Sequence":
+        """Encode lists, or tuples."""
+        numbers = _native.number_scan(values)
+        if numbers is not None and numbers.offsets is not None:
+            offsets = numbers.offsets
+            items = encoder.add(Numbers.of(numbers, encoder))
+        else:
+            offsets = np.zeros(len(values) + 1, np.int64)
+            np.cumsum([len(value) for value in values], out=offsets[1:])
+            items = encoder.column(list(chain.from_iterable(values)))
+        name: Any = type(values[0]).__name__
+        return cls(rows=len(values), type=name, offsets=encoder.array_member(offsets), items=items)
+
+    def decode(self, source: "Decoder") -> list[Any]:
+        offsets = source.array(self.offsets, np.dtype(np.int64), self.rows + 1)
+        return source.rows(self.items, offsets, ROW_TYPES[self.type])

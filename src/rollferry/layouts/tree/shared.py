@@ -1,0 +1,64 @@
+"""Values that occur more than once in a batch, stored once."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from rollferry.errors import BundleError
+from rollferry.layouts.base import Spec
+
+if TYPE_CHECKING:
+    from rollferry.layouts.decoder import Decoder
+
+__all__ = ["Shared"]
+
+
+class Shared(Spec, tag="shared"):
+    """Values referred to by number, so that one object comes back as one object wherever it was.
+
+    Parameters
+    ----------
+    index
+        int64 member: value i is number index[i] of `own`, or where negative number -1 - index[i] of `foreign`.
+    own
+        Column of the objects seen here first.
+    foreign
+        int64 member of (column, position) pairs: objects of earlier columns.
+    sources
+        The columns that `foreign` names, rising.
+    """
+
+    layout: ClassVar[str] = "tree"
+    why: ClassVar[str] = "the same objects occur several times; each is stored once"
+
+    index: int
+    own: int | None = None
+    foreign: int | None = None
+    sources: list[int] = []
+
+    def children(self) -> Iterable[int]:
+        return () if self.own is None else (self.own,)
+
+    def members(self) -> Iterable[int]:
+        return (self.index,) if self.foreign is None else (self.index, self.foreign)
+
+    def decode(self, source: "Decoder") -> list[Any]:
+        index = source.array(self.index, np.dtype(np.int64), self.rows)
+        objects = [] if self.own is None else source.column(self.own)
+        own = len(objects)
+        if self.foreign is not None:
+            pairs = source.array(self.foreign, np.dtype(np.int64)).reshape(-1, 2)
+            columns = {number: source.column(number) for number in self.sources}
+            objects = objects + [pick(columns, column, position) for column, position in pairs.tolist()]
+        where = np.where(index >= 0, index, own - 1 - index)
+        if self.rows and (where.min() < 0 or where.max() >= len(objects) or index.max() >= own):
+            raise BundleError("a shared value refers to nothing")
+        return [objects[i] for i in where.tolist()]
+
+
+def pick(columns: dict[int, list[Any]], column: int, position: int) -> Any:
+    """Give one object of a column; BundleError where it isn't there."""
+    if column not in columns or not 0 <= position < len(columns[column]):
+        raise BundleError("a shared value refers to nothing")
+    return columns[column][position]

@@ -1,0 +1,1 @@
+"""Where bytes go: the copy plan, and the header of a stored segment."""

@@ -1,0 +1,133 @@
+"""The copy plan: sources of bytes, where each goes in the payload, and the copying itself."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from rollferry import _native
+
+__all__ = ["ALIGNMENT", "CopyPlan", "Member", "Source", "SpanSource", "WritableBuffer"]
+
+ALIGNMENT = 64
+THREAD_BYTES = 4 << 20  # below this many bytes a thread costs more than it saves
+CPUS = len(os.sched_getaffinity(0))
+
+WritableBuffer = memoryview | bytearray | npt.NDArray[Any]
+Bytes = npt.NDArray[np.uint8]
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """One contiguous byte range of the payload."""
+
+    offset: int
+    nbytes: int
+
+
+class Source(Protocol):
+    """Where the bytes of one member come from."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that `fill` writes."""
+
+    def fill(self, dest: Bytes) -> None:
+        """Write all bytes to `dest`, a uint8 array of `nbytes` items."""
+
+
+class SpanSource:
+    """Bytes that lie ready in memory, in any number of pieces; copied natively, without the GIL.
+
+    Parameters
+    ----------
+    spans
+        Address ranges in order.
+    """
+
+    def __init__(self, spans: _native.Spans) -> None:
+        self._spans = spans
+        self.nbytes = spans.nbytes
+
+    @classmethod
+    def of(cls, *buffers: Any) -> "SpanSource":
+        """Make a source over the contiguous buffers of some objects."""
+        return cls(_native.spans_of_buffers(list(buffers)))
+
+    def fill(self, dest: Bytes) -> None:
+        """Write all bytes to `dest`."""
+        self.gather(dest, 0)
+
+    def gather(self, dest: Bytes, start: int) -> None:
+        """Fill `dest` with the bytes from `start` on."""
+        self._spans.gather(dest, start, min(CPUS, 1 + len(dest) // THREAD_BYTES))
+
+
+class CopyPlan:
+    """Places sources in 64-byte-aligned members of one payload, and copies them there.
+
+    Parameters
+    ----------
+    sources
+        One for each member.
+
+    Attributes
+    ----------
+    members
+        Their places, in the order of the sources, rising.
+    nbytes
+        Bytes of the payload.
+    """
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+        self.members: list[Member] = []
+        position = 0
+        for source in sources:
+            self.members.append(Member(position, source.nbytes))
+            position = round_up(position + source.nbytes)
+        self.nbytes = position
+
+    def pack(self, chunks: Sequence[Bytes]) -> None:
+        """Fill chunks, which together are as long as the payload, in order.
+
+        Bytes between members are left as they are; a chunk boundary may lie anywhere.
+        """
+        start = 0
+        first = 0
+        staged: dict[int, Bytes] = {}
+        for chunk in chunks:
+            stop = start + len(chunk)
+            while first < len(self.members) and self.members[first].offset + self.members[first].nbytes <= start:
+                first += 1
+            for index in range(first, len(self.members)):
+                if self.members[index].offset >= stop:
+                    break
+                self._pack_member(index, chunk, start, staged)
+            start = stop
+
+    def _pack_member(self, index: int, chunk: Bytes, chunk_start: int, staged: dict[int, Bytes]) -> None:
+        member, source = self.members[index], self._sources[index]
+        low = max(member.offset, chunk_start)
+        high = min(member.offset + member.nbytes, chunk_start + len(chunk))
+        if low >= high:
+            return
+        dest = chunk[low - chunk_start : high - chunk_start]
+        if len(dest) == member.nbytes:
+            source.fill(dest)
+        elif isinstance(source, SpanSource):
+            source.gather(dest, low - member.offset)
+        else:
+            # A source that can only write as a whole goes through memory of its own where a chunk ends within it.
+            if index not in staged:
+                staged.clear()
+                staged[index] = np.empty(member.nbytes, np.uint8)
+                source.fill(staged[index])
+            dest[:] = staged[index][low - member.offset : high - member.offset]
+
+
+def round_up(nbytes: int) -> int:
+    """Give the next multiple of the alignment."""
+    return (nbytes + ALIGNMENT - 1) & -ALIGNMENT

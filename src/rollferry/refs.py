@@ -1,0 +1,160 @@
+"""TransferRef: the small handle that a scheduler carries instead of the batch."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any, NoReturn
+
+import msgspec
+import xxhash
+
+from rollferry.errors import RefError
+
+__all__ = ["NAMESPACE_PATTERN", "TransferRef", "as_ref"]
+
+TYPE = "rollferry_ref"
+VERSION = 1
+NAMESPACE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+ENGINE_PATTERN = re.compile(r"[a-z][a-z0-9+]{0,15}")
+HEX_PATTERN = re.compile(r"[0-9a-f]{32}")
+MAX_TEXT = 1 << 24
+
+
+class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
+    """Reference to one bundle. Immutable, hashable without metadata, picklable, and under 1 KB without metadata.
+
+    Parameters
+    ----------
+    id
+        Random id of the bundle, 32 hexadecimal digits; never used twice.
+    engine
+        URL scheme of the engine that holds it, such as ``shm``.
+    namespace
+        Namespace it was put into.
+    nbytes
+        Payload bytes stored.
+    rows
+        Rows of the batch, where all row-aligned fields have the same number; else None.
+    digest
+        xxh3-128 of the manifest, hexadecimal.
+    metadata
+        The caller's own JSON-safe values.
+    """
+
+    id: str
+    engine: str
+    namespace: str
+    nbytes: int
+    rows: int | None
+    digest: str
+    metadata: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_text(self.id, HEX_PATTERN, "id")
+        check_text(self.engine, ENGINE_PATTERN, "engine")
+        check_text(self.namespace, NAMESPACE_PATTERN, "namespace")
+        check_text(self.digest, HEX_PATTERN, "digest")
+        for name, value in (("nbytes", self.nbytes), ("rows", self.rows)):
+            if not (type(value) is int and 0 <= value < 1 << 63) and not (name == "rows" and value is None):
+                refuse(f"its {name} is {value!r:.60}")
+        if self.metadata is not None:
+            check_metadata(self.metadata)
+
+    def __hash__(self) -> int:
+        return hash((self.id, self.engine, self.namespace))
+
+    @property
+    def key(self) -> str:
+        """Name of the bundle within its engine."""
+        return f"{self.namespace}.{self.id}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Give a dict of JSON-safe values."""
+        handle: dict[str, Any] = {
+            "type": TYPE,
+            "version": VERSION,
+            "engine": self.engine,
+            "namespace": self.namespace,
+            "id": self.id,
+            "nbytes": self.nbytes,
+            "rows": self.rows,
+            "digest": self.digest,
+            "check": self._check(),
+        }
+        if self.metadata is not None:
+            handle["metadata"] = json.loads(json.dumps(self.metadata))
+        return handle
+
+    @classmethod
+    def from_dict(cls, handle: Mapping[str, Any]) -> "TransferRef":
+        """Read what `to_dict` gave. Raises RefError for anything else."""
+        if not isinstance(handle, Mapping):
+            refuse(f"a mapping is needed, not {type(handle).__name__}")
+        if handle.get("type") != TYPE:
+            refuse("it was not made by rollferry")
+        if handle.get("version") != VERSION:
+            refuse(f"it has version {handle.get('version')!r:.20}, this rollferry reads version {VERSION}")
+        missing = {"engine", "namespace", "id", "nbytes", "rows", "digest", "check"} - set(handle)
+        if missing:
+            refuse(f"it lacks {', '.join(sorted(missing))}")
+        ref = cls(
+            id=handle["id"],
+            engine=handle["engine"],
+            namespace=handle["namespace"],
+            nbytes=handle["nbytes"],
+            rows=handle["rows"],
+            digest=handle["digest"],
+            metadata=handle.get("metadata"),
+        )
+        if handle["check"] != ref._check():
+            refuse("it was changed on its way")
+        return ref
+
+    def to_json(self) -> str:
+        """Give one line of JSON."""
+        return json.dumps(self.to_dict(), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> "TransferRef":
+        """Read what `to_json` gave. Raises RefError for anything else."""
+        if not isinstance(text, str | bytes) or len(text) > MAX_TEXT:
+            refuse("JSON text is needed")
+        try:
+            handle = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise RefError(f"bad reference: it is not JSON ({error})") from None
+        return cls.from_dict(handle)
+
+    def _check(self) -> str:
+        fixed = f"{self.engine}|{self.namespace}|{self.id}|{self.nbytes}|{self.rows}|{self.digest}"
+        return xxhash.xxh3_64_hexdigest(fixed.encode())
+
+
+def as_ref(ref: TransferRef | Mapping[str, Any] | str | bytes) -> TransferRef:
+    """Accept a reference as itself, as its dict, or as its JSON text."""
+    if isinstance(ref, TransferRef):
+        return ref
+    if isinstance(ref, str | bytes):
+        return TransferRef.from_json(ref)
+    return TransferRef.from_dict(ref)
+
+
+def check_metadata(metadata: object) -> None:
+    """Raise RefError unless `metadata` is a dict that JSON carries unchanged."""
+    try:
+        same = isinstance(metadata, dict) and json.loads(json.dumps(metadata, allow_nan=False)) == metadata
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RefError(f"bad reference: its metadata is not JSON-safe ({error})") from None
+    if not same:
+        refuse("its metadata must be a dict that JSON carries unchanged (str keys, lists instead of tuples)")
+
+
+def check_text(value: object, pattern: re.Pattern[str], name: str) -> None:
+    """Raise RefError unless `value` is text of the given form."""
+    if not isinstance(value, str) or pattern.fullmatch(value) is None:
+        refuse(f"its {name} is {value!r:.60}")
+
+
+def refuse(reason: str) -> NoReturn:
+    """Raise RefError."""
+    raise RefError(f"bad reference: {reason}")
