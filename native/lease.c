@@ -1,4 +1,8 @@
-/* Lease: owns a memory mapping, and the descriptor whose lock protects it, for as long as any view of it exists.
+/* Lease: owns a memory mapping for as long as any view of it exists.
+ *
+ * A mapping of a file keeps its open file description alive, and so the locks of that description, after every descriptor
+ * is closed. That is how a reader's lock lives exactly as long as its views, at the cost of no descriptor, and also in the
+ * child of a fork, which inherits the mapping.
  *
  * It exports the buffer protocol, so that an ndarray made over it has it as its base: numpy shortens the chain of bases
  * of ndarrays, but never past an object of another type.
@@ -8,16 +12,14 @@
 #include <errno.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 typedef struct {
     PyObject_HEAD
     void *address;
     Py_ssize_t nbytes;
-    int fd; /* closed with the lease, which drops its lock; -1 where there is none */
 } Lease;
 
-static PyObject *new_lease(rf_state *state, void *address, Py_ssize_t nbytes, int fd)
+static PyObject *new_lease(rf_state *state, void *address, Py_ssize_t nbytes)
 {
     allocfunc allocate = (allocfunc)PyType_GetSlot(state->lease, Py_tp_alloc);
     Lease *self = (Lease *)allocate(state->lease, 0);
@@ -27,7 +29,6 @@ static PyObject *new_lease(rf_state *state, void *address, Py_ssize_t nbytes, in
     }
     self->address = address;
     self->nbytes = nbytes;
-    self->fd = fd;
     return (PyObject *)self;
 }
 
@@ -37,10 +38,6 @@ static void lease_dealloc(PyObject *object)
     PyTypeObject *type = Py_TYPE(object);
     if (self->address != NULL) {
         munmap(self->address, (size_t)self->nbytes);
-    }
-    /* Closing, not unlocking: after a fork the child has the same lock and may still read through its own mapping. */
-    if (self->fd >= 0) {
-        close(self->fd);
     }
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(object);
@@ -92,7 +89,7 @@ static int check_file_size(int fd, Py_ssize_t nbytes)
     return 0;
 }
 
-static PyObject *map(PyObject *module, Py_ssize_t nbytes, int flags, int fd, int owned_fd)
+static PyObject *map(PyObject *module, Py_ssize_t nbytes, int flags, int fd)
 {
     rf_state *state = rf_get_state(module);
     if (state == NULL) {
@@ -105,7 +102,7 @@ static PyObject *map(PyObject *module, Py_ssize_t nbytes, int flags, int fd, int
     if (address == MAP_FAILED) {
         return errno == ENOMEM ? PyErr_NoMemory() : PyErr_SetFromErrno(PyExc_OSError);
     }
-    return new_lease(state, address, nbytes, owned_fd);
+    return new_lease(state, address, nbytes);
 }
 
 static PyObject *map_private(PyObject *module, PyObject *args)
@@ -115,7 +112,7 @@ static PyObject *map_private(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "in", &fd, &nbytes) || check_file_size(fd, nbytes) < 0) {
         return NULL;
     }
-    return map(module, nbytes, MAP_PRIVATE, fd, fd);
+    return map(module, nbytes, MAP_PRIVATE, fd);
 }
 
 static PyObject *map_shared(PyObject *module, PyObject *args)
@@ -125,7 +122,7 @@ static PyObject *map_shared(PyObject *module, PyObject *args)
     if (!PyArg_ParseTuple(args, "in", &fd, &nbytes) || check_file_size(fd, nbytes) < 0) {
         return NULL;
     }
-    return map(module, nbytes, MAP_SHARED, fd, -1);
+    return map(module, nbytes, MAP_SHARED, fd);
 }
 
 static PyObject *allocate(PyObject *module, PyObject *arg)
@@ -138,15 +135,16 @@ static PyObject *allocate(PyObject *module, PyObject *arg)
         PyErr_SetString(PyExc_ValueError, "a mapping needs at least one byte");
         return NULL;
     }
-    return map(module, nbytes, MAP_PRIVATE | MAP_ANONYMOUS, -1, -1);
+    return map(module, nbytes, MAP_PRIVATE | MAP_ANONYMOUS, -1);
 }
 
 static PyMethodDef functions[] = {
     {"map_private", map_private, METH_VARARGS,
      "map_private(fd, nbytes)\n--\n\n"
-     "Map the first `nbytes` of a file copy-on-write. On success the Lease owns `fd` and closes it."},
+     "Map the first `nbytes` of a file copy-on-write. Locks of the open file description of `fd` last as long as the Lease."},
     {"map_shared", map_shared, METH_VARARGS,
-     "map_shared(fd, nbytes)\n--\n\nMap the first `nbytes` of a file for writing; `fd` stays the caller's."},
+     "map_shared(fd, nbytes)\n--\n\n"
+     "Map the first `nbytes` of a file for writing. Locks of the open file description of `fd` last as long as the Lease."},
     {"allocate", allocate, METH_O, "allocate(nbytes)\n--\n\nA Lease over fresh, zeroed, private memory."},
     {NULL, NULL, 0, NULL},
 };

@@ -291,13 +291,17 @@ static PyObject *split_rows(PyObject *module, PyObject *args)
 /* The number of items of a shape; -1 if it is negative somewhere or more than `limit`. */
 static int64_t count_items(const int64_t *shape, int ndim, int64_t limit)
 {
-    int64_t count = 1;
+    int empty = 0;
     for (int axis = 0; axis < ndim; axis++) {
         /* The other axes of an empty array still have to be representable. */
         if (shape[axis] < 0 || shape[axis] > PY_SSIZE_T_MAX / 4096) {
             return -1;
         }
-        if (count > 0 && shape[axis] > 0 && count > limit / shape[axis]) {
+        empty |= shape[axis] == 0;
+    }
+    int64_t count = empty ? 0 : 1;
+    for (int axis = 0; axis < ndim && !empty; axis++) {
+        if (count > limit / shape[axis]) {
             return -1;
         }
         count *= shape[axis];

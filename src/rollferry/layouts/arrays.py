@@ -1,17 +1,18 @@
 """dense and ragged: arrays of one dtype, alone or as rows, with their values in one contiguous member."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
 from rollferry.errors import BundleError
 from rollferry.layouts.base import Count, Int64Array, Spec
-from rollferry.layouts.dtypes import NumpyDType
+from rollferry.layouts.dtypes import NumpyDType, dtype_from_text, dtype_to_text, is_kept
 from rollferry.layouts.lazy import LazyRows
 from rollferry.layouts.library import ArrayLibrary, ArrayRows, LossyCastError
 from rollferry.layouts.numpy_arrays import NumpyLibrary
 from rollferry.layouts.optional import load
+from rollferry.layouts.tree.registered import BY_NAME, Codec, Registered
 from rollferry.layouts.tree.union import Union
 
 if TYPE_CHECKING:
@@ -157,14 +158,33 @@ def library_named(name: str) -> ArrayLibrary:
 
 def encode_ndarrays(values: list[Any], encoder: "Encoder") -> Spec:
     """Encode ndarrays without objects."""
-    return encode_arrays(values, NUMPY, encoder)
+    dtype = values[0].dtype
+    if dtype.itemsize == 0 and all(value.dtype == dtype for value in values):
+        is_kept(dtype, values[0])
+        parts = [(dtype_to_text(dtype), list(value.shape)) for value in values]
+        return Registered.encode_as("numpy.zero_width", parts, encoder)
+    return encode_arrays(values, NUMPY, encoder, encode_ndarrays)
 
 
-def encode_arrays(values: list[Any], library: ArrayLibrary, encoder: "Encoder") -> Spec:
-    """Encode arrays of one library, split by dtype and number of dimensions where they differ."""
+def decode_zero_width(parts: tuple[str, list[int]]) -> Any:
+    """Rebuild an array whose items have no bytes."""
+    text, shape = parts
+    dtype = dtype_from_text(text)
+    if dtype.itemsize:
+        raise BundleError(f"items of dtype {dtype} have bytes")
+    return np.zeros(shape, dtype)
+
+
+def encode_arrays(
+    values: list[Any],
+    library: ArrayLibrary,
+    encoder: "Encoder",
+    encode: "Callable[[list[Any], Encoder], Spec]",
+) -> Spec:
+    """Encode arrays of one library; where they differ in dtype or number of dimensions, each group by `encode`."""
     rows = library.collect(values)
     if rows is None:
-        return Union.by_key(values, library.key, encoder, lambda group: encode_arrays(group, library, encoder))
+        return Union.by_key(values, library.key, encoder, lambda group: encode(group, encoder))
     hint = encoder.hint
     returns: Any = None if hint is None or hint.returns == "same" else hint.returns
     original = None
@@ -204,3 +224,6 @@ def check_returns(library: ArrayLibrary, rows: ArrayRows, returns: str, value: o
     same = (library.name == "numpy") == (returns == "ndarray")
     if not same and library.dtype_name(rows.dtype) not in kept:
         raise LossyCastError(f"dtype {library.dtype_name(rows.dtype)} has no counterpart as {returns}", value)
+
+
+BY_NAME["numpy.zero_width"] = Codec("numpy.zero_width", tuple, decode_zero_width)

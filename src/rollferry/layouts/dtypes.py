@@ -8,7 +8,7 @@ import numpy as np
 
 from rollferry.errors import UnsupportedValueError
 
-__all__ = ["NumpyDType", "dtype_of", "encode_dtype", "is_kept"]
+__all__ = ["NumpyDType", "dtype_from_text", "dtype_of", "dtype_to_text", "encode_dtype", "is_kept"]
 
 # Only kinds whose items are plain bytes: no text that numpy would parse further, above all no objects.
 PLAIN = re.compile(r"[<>|][biufcmMSUV][0-9]{1,10}(\[[0-9]{0,10}[A-Za-zμ]{1,7}\])?")
@@ -16,13 +16,13 @@ MAX_DEPTH = 16
 
 
 class FieldDType(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """One field of a structured dtype."""
+    """One field of a structured dtype. Names are UTF-8, where lone surrogates are three bytes each."""
 
-    name: str
+    name: bytes
     dtype: "str | StructDType"
     offset: int
     shape: list[int] = []
-    title: str | None = None
+    title: bytes | None = None
 
 
 class StructDType(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -30,6 +30,7 @@ class StructDType(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 
     itemsize: int
     aligned: bool
+    record: bool
     fields: list[FieldDType]
 
 
@@ -38,9 +39,9 @@ NumpyDType = str | StructDType
 
 def is_kept(dtype: "np.dtype[Any]", value: object) -> None:
     """Raise UnsupportedValueError, naming `value`, unless items of the dtype are bytes that can be kept exactly."""
-    if dtype.itemsize == 0:
-        raise UnsupportedValueError(f"items of dtype {dtype} have no bytes", value)
     if dtype.names is not None:
+        if dtype.type not in (np.void, np.record):
+            raise UnsupportedValueError(f"a structured dtype of {dtype.type.__qualname__}", value)
         for name in dtype.names:
             field = dtype.fields[name]  # type: ignore[index]
             if len(field) > 2 and not isinstance(field[2], str):
@@ -58,8 +59,9 @@ def encode_dtype(dtype: "np.dtype[Any]") -> NumpyDType:
     fields = []
     for name in dtype.names:
         base, offset, *title = dtype.fields[name]  # type: ignore[index]
-        fields.append(FieldDType(name, encode_dtype(base.base), offset, list(base.shape), title[0] if title else None))
-    return StructDType(dtype.itemsize, dtype.isalignedstruct, fields)
+        named = to_wire(name), encode_dtype(base.base), offset, list(base.shape), to_wire(title[0]) if title else None
+        fields.append(FieldDType(*named))
+    return StructDType(dtype.itemsize, dtype.isalignedstruct, dtype.type is np.record, fields)
 
 
 def dtype_of(code: NumpyDType, depth: int = 0) -> "np.dtype[Any]":
@@ -68,18 +70,39 @@ def dtype_of(code: NumpyDType, depth: int = 0) -> "np.dtype[Any]":
         if PLAIN.fullmatch(code) is None:
             raise ValueError(f"{code!r:.40} is no dtype of a bundle")
         dtype = np.dtype(code)
-        if dtype.hasobject or dtype.itemsize == 0:
+        if dtype.hasobject:
             raise ValueError(f"{code!r:.40} is no dtype of a bundle")
         return dtype
     if depth > MAX_DEPTH:
         raise ValueError("a dtype is nested too deeply")
     formats = [(dtype_of(field.dtype, depth + 1), tuple(field.shape)) for field in code.fields]
     description: dict[str, Any] = {
-        "names": [field.name for field in code.fields],
+        "names": [from_wire(field.name) for field in code.fields],
         "formats": [base if not shape else (base, shape) for base, shape in formats],
         "offsets": [field.offset for field in code.fields],
         "itemsize": code.itemsize,
     }
     if any(field.title is not None for field in code.fields):
-        description["titles"] = [field.title for field in code.fields]
-    return np.dtype(description, align=code.aligned)
+        description["titles"] = [None if field.title is None else from_wire(field.title) for field in code.fields]
+    dtype = np.dtype(description, align=code.aligned)
+    return np.dtype((np.record, dtype)) if code.record else dtype
+
+
+def dtype_to_text(dtype: "np.dtype[Any]") -> str:
+    """Describe a dtype that `is_kept` took, as text."""
+    return msgspec.json.encode(encode_dtype(dtype)).decode()
+
+
+def dtype_from_text(text: str) -> "np.dtype[Any]":
+    """Rebuild a dtype from its text."""
+    return dtype_of(msgspec.json.decode(text, type=NumpyDType))
+
+
+def to_wire(name: str) -> bytes:
+    """Give a name as a manifest holds it."""
+    return name.encode("utf-8", "surrogatepass")
+
+
+def from_wire(name: bytes) -> str:
+    """Give a name back."""
+    return name.decode("utf-8", "surrogatepass")

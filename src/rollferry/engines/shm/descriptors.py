@@ -19,10 +19,7 @@ def open_file(path: str | Path, flags: int) -> int | None:
         return None
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise EngineError(
-                "no file descriptor is left. Every result that is held takes one: drop results earlier, "
-                "or raise the limit (ulimit -n)"
-            ) from error
+            raise EngineError("no file descriptor is left; raise the limit (ulimit -n)") from error
         raise EngineError(f"{path} can't be opened: {error}") from error
 
 

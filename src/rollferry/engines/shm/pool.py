@@ -96,9 +96,13 @@ class Pool:
             if found is not None and len(found.lease) == segment.capacity:
                 self._mappings.move_to_end(identity)
                 return found.lease
-        lease = _native.map_shared(segment.fd, segment.capacity)
-        # A descriptor of its own: one that shared the segment's would keep its locks when that is closed.
-        watch = os.open(f"/proc/self/fd/{segment.fd}", os.O_RDONLY | os.O_CLOEXEC)
+        # Through an open file description of its own: a mapping of the segment's would keep that one's locks.
+        watch = os.open(f"/proc/self/fd/{segment.fd}", os.O_RDWR | os.O_CLOEXEC)
+        try:
+            lease = _native.map_shared(watch, segment.capacity)
+        except BaseException:
+            os.close(watch)
+            raise
         with self._lock:
             self._mappings[identity] = Mapping(lease, watch)
             while len(self._mappings) > MAX_MAPPINGS:

@@ -10,7 +10,7 @@ from rollferry.engines.base import Bytes
 from rollferry.engines.shm.descriptors import names, open_file
 from rollferry.engines.shm.directory import Directory
 from rollferry.engines.shm.segment import HEADER_NBYTES, READER_BYTE, unpack_header
-from rollferry.errors import BundleError, BundleNotFoundError
+from rollferry.errors import BundleError, BundleNotFoundError, EngineError
 
 __all__ = ["ShmReader"]
 
@@ -29,21 +29,25 @@ class ShmReader:
     def __init__(self, directory: Directory, key: str) -> None:
         path = directory.live_path(key)
         fd = open_file(path, os.O_RDONLY)
+        if fd is None:
+            raise gone(key, directory)
         try:
             # Only then is the path looked at: the segment may have been removed and taken between opening and locking.
-            if fd is None or not _native.try_lock(fd, READER_BYTE, False) or not names(path, fd):
-                raise BundleNotFoundError(f"there is no bundle {key} in {directory.root}: it was removed, or never put there")
-            file_nbytes = os.fstat(fd).st_size
-            sizes = unpack_header(os.pread(fd, HEADER_NBYTES, 0), key, file_nbytes)
+            if not _native.try_lock(fd, READER_BYTE, False) or not names(path, fd):
+                raise gone(key, directory)
+            sizes = unpack_header(os.pread(fd, HEADER_NBYTES, 0), key, os.fstat(fd).st_size)
             if sizes is None:
                 raise BundleError(f"the segment of {key} holds another bundle")
             self.payload_nbytes, manifest_nbytes = sizes
-            total = HEADER_NBYTES + self.payload_nbytes + manifest_nbytes
-            lease = _native.map_private(fd, total)
-        except BaseException:
-            if fd is not None:
-                os.close(fd)
-            raise
+            # The mapping keeps the lock after the descriptor is closed.
+            lease = _native.map_private(fd, HEADER_NBYTES + self.payload_nbytes + manifest_nbytes)
+        except MemoryError as error:
+            raise EngineError(
+                f"the bundle {key} can't be mapped: memory, or the number of mappings of this process (vm.max_map_count), "
+                "is at its limit. Drop results earlier"
+            ) from error
+        finally:
+            os.close(fd)
         self._memory: Bytes = np.frombuffer(lease, np.uint8)
 
     @property
@@ -56,3 +60,8 @@ class ShmReader:
 
     def close(self) -> None:
         self._memory = np.empty(0, np.uint8)
+
+
+def gone(key: str, directory: Directory) -> BundleNotFoundError:
+    """Say that a bundle is not there."""
+    return BundleNotFoundError(f"there is no bundle {key} in {directory.root}: it was removed, or never put there")

@@ -107,7 +107,7 @@ def open_new(directory: Directory, capacity: int) -> Segment:
         return Segment(fd, capacity, None)
     except OSError as error:
         if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise EngineError("no file descriptor is left; drop results earlier or raise the limit (ulimit -n)") from error
+            raise EngineError("no file descriptor is left; raise the limit (ulimit -n)") from error
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
             raise EngineError(f"no segment can be made in {directory.tmp}: {error}") from error
     path = directory.tmp_path()

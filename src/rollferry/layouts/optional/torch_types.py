@@ -13,7 +13,7 @@ from rollferry.layouts.base import Int64Array, Spec
 from rollferry.layouts.choose import Handler
 from rollferry.layouts.dtypes import NumpyDType
 from rollferry.layouts.library import ArrayRows, LossyCastError, StridedSource
-from rollferry.layouts.tree.registered import Registered, register_builtin
+from rollferry.layouts.tree.registered import BY_NAME, Codec, Registered, register_builtin
 from rollferry.layouts.tree.union import Union
 from rollferry.memory.plan import SpanSource
 
@@ -145,7 +145,7 @@ def encode_tensors(values: list[torch.Tensor], encoder: Any) -> Spec:
     """Encode tensors, strided nested ones apart from the others."""
     nested = [value.is_nested for value in values]
     if not any(nested):
-        return encode_arrays(values, TORCH, encoder)
+        return encode_arrays(values, TORCH, encoder, encode_tensors)
     if not all(nested):
         return Union.by_key(
             values, lambda value: value.is_nested, encoder, lambda group: encode_tensors(group, encoder)
@@ -196,3 +196,4 @@ register_builtin(NestedTensor, "torch.jagged", encode_jagged, decode_jagged)
 register_builtin(torch.Size, "torch.Size", tuple, torch.Size)
 register_builtin(torch.dtype, "torch.dtype", lambda value: str(value).partition(".")[2], lambda name: dtype_named(name))
 register_builtin(torch.device, "torch.device", str, torch.device)
+BY_NAME["torch.nested"] = Codec("torch.nested", list, decode_nested)

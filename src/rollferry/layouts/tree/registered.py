@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import numpy as np
-
 from rollferry.errors import BundleError, UnsupportedValueError
 from rollferry.layouts.base import Spec
 from rollferry.layouts.optional import MODULES, load
@@ -89,8 +87,6 @@ def register_builtin(cls: type, name: str, encode: Callable[[Any], Any], decode:
 
 
 BY_NAME["int"] = Codec("int", int, lambda data: int.from_bytes(data, "little", signed=True))
-BY_NAME["numpy.str_"] = Codec("numpy.str_", str, np.str_)
-BY_NAME["numpy.bytes_"] = Codec("numpy.bytes_", bytes, np.bytes_)
 register_builtin(complex, "complex", lambda value: (value.real, value.imag), lambda parts: complex(*parts))
 register_builtin(range, "range", lambda value: (value.start, value.stop, value.step), lambda parts: range(*parts))
 register_builtin(set, "set", list, set)

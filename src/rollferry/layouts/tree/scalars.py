@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from rollferry.layouts.base import Spec
-from rollferry.layouts.dtypes import NumpyDType, dtype_of, encode_dtype, is_kept
-from rollferry.layouts.tree.registered import Registered
+from rollferry.layouts.dtypes import NumpyDType, dtype_from_text, dtype_of, dtype_to_text, encode_dtype, is_kept
+from rollferry.layouts.tree.registered import BY_NAME, Codec, Registered, register_builtin
 from rollferry.layouts.tree.union import Union
 
 if TYPE_CHECKING:
@@ -39,17 +39,15 @@ class Scalars(Spec, tag="scalars"):
 
     @classmethod
     def encode(cls, values: list[Any], encoder: "Encoder") -> Spec:
-        """Encode scalars of one exact class, str and bytes as text since arrays would cut their trailing zeros."""
-        kind = type(values[0])
-        if kind is np.str_:
-            return Registered.encode_as("numpy.str_", [str(value) for value in values], encoder)
-        if kind is np.bytes_:
-            return Registered.encode_as("numpy.bytes_", [bytes(value) for value in values], encoder)
-        if any(value.dtype != values[0].dtype for value in values):
+        """Encode scalars of one exact class."""
+        dtype = values[0].dtype
+        if any(value.dtype != dtype for value in values):
             return Union.by_key(values, lambda value: value.dtype, encoder, lambda group: cls.encode(group, encoder))
-        is_kept(values[0].dtype, values[0])
+        is_kept(dtype, values[0])
+        if dtype.itemsize == 0:
+            return Registered.encode_as("numpy.zero_width_scalar", [dtype_to_text(dtype)] * len(values), encoder)
         data = np.frombuffer(b"".join([value.tobytes() for value in values]), np.uint8)
-        return cls(rows=len(values), dtype=encode_dtype(values[0].dtype), data=encoder.array_member(data))
+        return cls(rows=len(values), dtype=encode_dtype(dtype), data=encoder.array_member(data))
 
     def decode(self, source: "Decoder") -> list[Any]:
         array = source.array(self.data, dtype_of(self.dtype), self.rows)
@@ -57,3 +55,14 @@ class Scalars(Spec, tag="scalars"):
 
     def dtype_name(self) -> str:
         return str(dtype_of(self.dtype))
+
+
+# As text and ints, since arrays would cut the trailing zeros of text, and give these ints the type np.int64.
+register_builtin(np.str_, "numpy.str_", lambda value: str.__getitem__(value, slice(None)), np.str_)
+register_builtin(np.bytes_, "numpy.bytes_", lambda value: bytes.__getitem__(value, slice(None)), np.bytes_)
+for twin in (np.longlong, np.ulonglong):
+    if np.dtype(np.dtype(twin).str).type is not twin:
+        register_builtin(twin, f"numpy.{twin.__name__}", int, twin)
+BY_NAME["numpy.zero_width_scalar"] = Codec(
+    "numpy.zero_width_scalar", str, lambda text: np.zeros((), dtype_from_text(text))[()]
+)
