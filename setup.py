@@ -5,7 +5,7 @@ ROLLFERRY_SANITIZE=1 builds with AddressSanitizer and UndefinedBehaviorSanitizer
 
 import os
 
-import numpy
+import numpy as np
 from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
@@ -20,6 +20,7 @@ class BuildNative(build_ext):
     """Says what to do where there is no C compiler."""
 
     def build_extension(self, ext: Extension) -> None:
+        """Compile one extension module."""
         try:
             super().build_extension(ext)
         except Exception as error:
@@ -33,6 +34,7 @@ class Abi3Wheel(bdist_wheel):
     """One wheel for CPython 3.11 and later."""
 
     def finalize_options(self) -> None:
+        """Set the tag."""
         self.py_limited_api = "cp311"
         super().finalize_options()
 
@@ -43,7 +45,7 @@ setup(
             "rollferry._native",
             [f"native/{name}.c" for name in SOURCES],
             depends=["native/native.h", "native/copy_kernel.h", "native/number_kernels.h"],
-            include_dirs=[numpy.get_include()],
+            include_dirs=[np.get_include()],
             define_macros=[("Py_LIMITED_API", "0x030B0000"), ("_GNU_SOURCE", "1")],
             extra_compile_args=FLAGS,
             extra_link_args=[flag for flag in FLAGS if flag.startswith(("-fsanitize", "-pthread"))],

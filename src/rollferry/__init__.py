@@ -10,7 +10,7 @@
 """
 
 try:
-    from rollferry import _native
+    import rollferry._native  # noqa: F401
 except ImportError as error:
     raise ImportError(
         f"rollferry's native core can't be imported: {error}. Install the package (pip install rollferry, or pip install . "

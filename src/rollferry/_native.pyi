@@ -1,13 +1,13 @@
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from rollferry.memory.plan import WritableBuffer
 
-Int64 = npt.NDArray[np.int64]
-NumberKind = Literal["int", "float", "bool"]
-TextKind = Literal["str", "bytes", "bytearray"]
+Int64: TypeAlias = npt.NDArray[np.int64]
+NumberKind: TypeAlias = Literal["int", "float", "bool"]
+TextKind: TypeAlias = Literal["str", "bytes", "bytearray"]
 
 class Spans:
     nbytes: int

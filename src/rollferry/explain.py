@@ -107,7 +107,9 @@ def report_field(key: Any, field: Field, columns: list[Spec], encoder: Encoder) 
     """Report on one field; `columns` are all that it consists of."""
     sources = [encoder.sources[number] for spec in columns for number in spec.members()]
     direct = all(isinstance(source, SpanSource | NumberSource) for source in sources)
-    plain = all(spec.layout in ("dense", "ragged", "numbers", "text") or isinstance(spec, Sequence | Null) for spec in columns)
+    plain = all(
+        spec.layout in ("dense", "ragged", "numbers", "text") or isinstance(spec, Sequence | Null) for spec in columns
+    )
     root = encoder.specs[field.column]
     dtypes = {name for spec in columns if (name := spec.dtype_name())}
     return FieldReport(
@@ -141,7 +143,8 @@ def infer_schema(batch: EncodedBatch, keys: list[Any]) -> Schema:
         if type(key) in (str, int):
             spec = batch.encoder.specs[field.column]
             nulls = isinstance(spec, Null) or (
-                isinstance(spec, Union) and any(isinstance(batch.encoder.specs[number], Null) for number in spec.columns)
+                isinstance(spec, Union)
+                and any(isinstance(batch.encoder.specs[number], Null) for number in spec.columns)
             )
             typed = report.layout in ("dense", "ragged")
             layout: Any = report.layout

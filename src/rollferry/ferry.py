@@ -60,7 +60,7 @@ def connect(
     EngineError
         The URL names no engine, or the engine can't be used.
     """
-    if not isinstance(namespace, str) or NAMESPACE_PATTERN.fullmatch(namespace) is None:
+    if NAMESPACE_PATTERN.fullmatch(namespace) is None:
         raise ValueError(f"{namespace!r} is no namespace: letters, digits, - and _ are allowed, at most 63")
     engine = open_engine(url or os.environ.get("ROLLFERRY_URL") or DEFAULT_URL)
     return Ferry(engine, namespace=namespace, schema=schema, allow_pickle=allow_pickle, checksum=checksum)

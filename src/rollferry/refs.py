@@ -115,7 +115,7 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
         return json.dumps(self.to_dict(), separators=(",", ":"))
 
     @classmethod
-    def from_json(cls, text: str | bytes) -> "TransferRef":
+    def from_json(cls, text: object) -> "TransferRef":
         """Read what `to_json` gave. Raises RefError for anything else."""
         if not isinstance(text, str | bytes) or len(text) > MAX_TEXT:
             refuse("JSON text is needed")

@@ -1,6 +1,5 @@
 """The fields of a batch, encoded one after the other as inference or their schema says."""
 
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rollferry.bundle.conform import check_field, lossy_row
@@ -72,9 +71,7 @@ def encode_batch(batch: dict[Any, Any], schema: Schema | None, *, allow_pickle: 
     return EncodedBatch(fields, encoder, keys, common_rows([value for _, value in items], fields, encoder))
 
 
-def encode_field(
-    key: Any, value: Any, hint: FieldSchema | None, encoder: Encoder, batch: object
-) -> tuple[Any, int]:
+def encode_field(key: Any, value: Any, hint: FieldSchema | None, encoder: Encoder, batch: object) -> tuple[Any, int]:
     """Encode one field; give its form and column."""
     if hint is None:
         return encoder.field(value, batch)

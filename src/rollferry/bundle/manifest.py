@@ -115,8 +115,12 @@ def check(manifest: Manifest, payload_nbytes: int) -> None:
     end = 0
     for number, member in enumerate(manifest.members):
         aligned = member.offset % ALIGNMENT == 0
-        if not (aligned and end <= member.offset <= payload_nbytes and 0 <= member.nbytes <= payload_nbytes - member.offset):
-            raise BundleError(f"member {number} ({member.offset}, {member.nbytes}) does not lie in the payload in order")
+        if not (
+            aligned and end <= member.offset <= payload_nbytes and 0 <= member.nbytes <= payload_nbytes - member.offset
+        ):
+            raise BundleError(
+                f"member {number} ({member.offset}, {member.nbytes}) does not lie in the payload in order"
+            )
         end = member.offset + member.nbytes
     if manifest.checksums is not None and len(manifest.checksums) != 8 * len(manifest.members):
         raise BundleError("the number of checksums is not that of the members")
@@ -129,7 +133,9 @@ def check_columns(manifest: Manifest) -> None:
     free_members = set(range(len(manifest.members)))
     for number, spec in enumerate(manifest.columns):
         if spec.version != spec.current_version:
-            raise BundleError(f"column {number} ({type(spec).__name__}) has version {spec.version}, which is not known here")
+            raise BundleError(
+                f"column {number} ({type(spec).__name__}) has version {spec.version}, which is not known here"
+            )
         children = list(spec.children())
         sources = spec.sources if isinstance(spec, Shared) else []
         if any(child >= number for child in (*children, *sources)) or any(source < 0 for source in sources):

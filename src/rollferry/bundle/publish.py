@@ -63,6 +63,6 @@ def checksum_of(chunks: Sequence[Bytes], member: Member) -> bytes:
         low = max(member.offset - start, 0)
         high = min(member.offset + member.nbytes - start, len(chunk))
         if low < high:
-            state.update(chunk[low:high])
+            state.update(chunk[low:high].data)
         start += len(chunk)
     return state.intdigest().to_bytes(8, "little")

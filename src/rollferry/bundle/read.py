@@ -51,7 +51,7 @@ def check_payload(manifest: Manifest, members: Sequence[Bytes]) -> None:
     if sums is None:
         raise BundleError('verify="full" needs checksums; connect the putting side with checksum=True')
     for number, member in enumerate(members):
-        if xxhash.xxh3_64_intdigest(member) != int.from_bytes(sums[8 * number : 8 * number + 8], "little"):
+        if xxhash.xxh3_64_intdigest(member.data) != int.from_bytes(sums[8 * number : 8 * number + 8], "little"):
             raise BundleError(f"member {number} is corrupt: its checksum does not match")
 
 

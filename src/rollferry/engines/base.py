@@ -4,12 +4,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 import msgspec
-import numpy as np
-import numpy.typing as npt
+
+from rollferry.memory.leases import Bytes
 
 __all__ = ["Bytes", "Engine", "Reader", "Usage", "Writer"]
-
-Bytes = npt.NDArray[np.uint8]
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,5 +89,3 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Drop this process's share of the engine; published bundles stay. Does nothing the second time."""
-
-

@@ -6,12 +6,11 @@ the chunks that are lent, so that members are cut.
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from rollferry import _native
 from rollferry.engines.base import Bytes, Reader, Usage, Writer
 from rollferry.engines.registry import EngineURL, parse_size
 from rollferry.errors import BundleNotFoundError, EngineError
+from rollferry.memory.leases import bytes_of
 
 __all__ = ["InprocessEngine", "open_engine"]
 
@@ -20,7 +19,7 @@ STORES: dict[str, dict[str, tuple[bytes, Bytes]]] = {}
 
 def allocate(nbytes: int) -> Bytes:
     """Give zeroed memory, aligned to a page."""
-    return np.frombuffer(_native.allocate(max(nbytes, 1)), np.uint8)[:nbytes]
+    return bytes_of(_native.allocate(max(nbytes, 1)))[:nbytes]
 
 
 class InprocessWriter:

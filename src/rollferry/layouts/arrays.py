@@ -7,25 +7,24 @@ import numpy as np
 
 from rollferry.errors import BundleError
 from rollferry.layouts.base import Count, Int64Array, Spec
-from rollferry.layouts.dtypes import NumpyDType, dtype_from_text, dtype_to_text, is_kept
+from rollferry.layouts.dtypes import NumpyDType
 from rollferry.layouts.lazy import LazyRows
 from rollferry.layouts.library import ArrayLibrary, ArrayRows, LossyCastError
 from rollferry.layouts.numpy_arrays import NumpyLibrary
 from rollferry.layouts.optional import load
-from rollferry.layouts.tree.registered import BY_NAME, Codec, Registered
 from rollferry.layouts.tree.union import Union
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
     from rollferry.layouts.encoder import Encoder
 
-__all__ = ["LIBRARIES", "ArraySpec", "Dense", "Ragged", "encode_arrays", "encode_ndarrays", "library_named"]
+__all__ = ["LIBRARIES", "NUMPY", "ArraySpec", "Dense", "Ragged", "encode_arrays", "library_named"]
 
 NUMPY = NumpyLibrary()
 LIBRARIES: dict[str, ArrayLibrary] = {"numpy": NUMPY}
 
 
-class ArraySpec(Spec, kw_only=True):
+class ArraySpec(Spec, frozen=True, kw_only=True):
     """What dense and ragged columns have in common.
 
     Parameters
@@ -72,7 +71,7 @@ class ArraySpec(Spec, kw_only=True):
         return library_named(self.library).dtype_name(self.dtype)
 
 
-class Dense(ArraySpec, tag="dense", kw_only=True):
+class Dense(ArraySpec, frozen=True, tag="dense", kw_only=True):
     """One array.
 
     Parameters
@@ -95,7 +94,7 @@ class Dense(ArraySpec, tag="dense", kw_only=True):
         return LazyRows(self.decode(source)[0], np.array([0, self.shape[0]], np.int64))
 
 
-class Ragged(ArraySpec, tag="ragged", kw_only=True):
+class Ragged(ArraySpec, frozen=True, tag="ragged", kw_only=True):
     """Arrays of one dtype and number of dimensions, as rows of any lengths.
 
     Parameters
@@ -156,25 +155,6 @@ def library_named(name: str) -> ArrayLibrary:
     return LIBRARIES[name]
 
 
-def encode_ndarrays(values: list[Any], encoder: "Encoder") -> Spec:
-    """Encode ndarrays without objects."""
-    dtype = values[0].dtype
-    if dtype.itemsize == 0 and all(value.dtype == dtype for value in values):
-        is_kept(dtype, values[0])
-        parts = [(dtype_to_text(dtype), list(value.shape)) for value in values]
-        return Registered.encode_as("numpy.zero_width", parts, encoder)
-    return encode_arrays(values, NUMPY, encoder, encode_ndarrays)
-
-
-def decode_zero_width(parts: tuple[str, list[int]]) -> Any:
-    """Rebuild an array whose items have no bytes."""
-    text, shape = parts
-    dtype = dtype_from_text(text)
-    if dtype.itemsize:
-        raise BundleError(f"items of dtype {dtype} have bytes")
-    return np.zeros(shape, dtype)
-
-
 def encode_arrays(
     values: list[Any],
     library: ArrayLibrary,
@@ -224,6 +204,3 @@ def check_returns(library: ArrayLibrary, rows: ArrayRows, returns: str, value: o
     same = (library.name == "numpy") == (returns == "ndarray")
     if not same and library.dtype_name(rows.dtype) not in kept:
         raise LossyCastError(f"dtype {library.dtype_name(rows.dtype)} has no counterpart as {returns}", value)
-
-
-BY_NAME["numpy.zero_width"] = Codec("numpy.zero_width", tuple, decode_zero_width)

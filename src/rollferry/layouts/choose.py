@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from rollferry.errors import UnsupportedValueError
-from rollferry.layouts import arrays, numbers, pickled, text
+from rollferry.layouts import ndarrays, numbers, pickled, text
 from rollferry.layouts.base import Spec
 from rollferry.layouts.optional import load_if_imported
-from rollferry.layouts.tree import null, objects, record, registered, scalars, sequence
+from rollferry.layouts.tree import null, record, registered, scalars, sequence
 
 if TYPE_CHECKING:
     from rollferry.layouts.encoder import Encoder
@@ -49,12 +49,13 @@ HANDLERS: dict[type, Handler] = {
     list: Handler(sequence.Sequence.encode, nests=True),
     tuple: Handler(sequence.Sequence.encode, nests=True),
     dict: Handler(record.encode_dicts, nests=True),
-    np.ndarray: Handler(arrays.encode_ndarrays, shares=True),
+    np.ndarray: Handler(ndarrays.encode_ndarrays, shares=True),
 }
-OBJECT_ARRAYS = Handler(objects.Objects.encode, shares=True, nests=True)
+OBJECT_ARRAYS = Handler(ndarrays.encode_ndarrays, shares=True, nests=True)
 SCALARS = Handler(scalars.Scalars.encode)
 REGISTERED = Handler(registered.Registered.encode, nests=True)
 PICKLED = Handler(pickled.Pickled.encode)
+
 
 def handler_for(cls: type, values: list[Any], allow_pickle: bool) -> Handler:
     """Give the handler of a column whose values all have the exact type `cls`.
@@ -63,9 +64,8 @@ def handler_for(cls: type, values: list[Any], allow_pickle: bool) -> Handler:
     """
     handler = HANDLERS.get(cls)
     if handler is not None:
-        if cls is np.ndarray and any(value.dtype.hasobject for value in values):
-            return OBJECT_ARRAYS
-        return handler
+        # Behind a first array of another dtype, object arrays are found when dtypes turn out to differ.
+        return OBJECT_ARRAYS if cls is np.ndarray and values[0].dtype.hasobject else handler
     if cls in registered.BY_CLASS:
         return REGISTERED
     if issubclass(cls, np.generic):
@@ -89,7 +89,9 @@ def handler_for(cls: type, values: list[Any], allow_pickle: bool) -> Handler:
 
 def describe(cls: type) -> str:
     """Name a class that is not supported, and why if it nearly is."""
-    name = f"a value of {cls.__module__}.{cls.__qualname__}" if cls.__module__ != "builtins" else f"a {cls.__qualname__}"
+    name = (
+        f"a value of {cls.__module__}.{cls.__qualname__}" if cls.__module__ != "builtins" else f"a {cls.__qualname__}"
+    )
     for base in cls.__mro__[1:-1]:
         if base in HANDLERS:
             return f"{name}, a subclass of {base.__name__},"

@@ -9,7 +9,7 @@ import numpy as np
 __all__ = ["contains_itself", "contents"]
 
 
-def contents(item: Any) -> Iterator[tuple[str, Any]]:
+def contents(item: Any) -> Iterator[tuple[str, Any]]:  # noqa: C901  # one branch for each kind of container
     """Give what a value consists of, with the step of a path to each, such as ``[0]`` or ``.name``."""
     if isinstance(item, dict):
         for key, child in item.items():
@@ -28,6 +28,8 @@ def contents(item: Any) -> Iterator[tuple[str, Any]]:
     elif dataclasses.is_dataclass(item) and not isinstance(item, type):
         for field in dataclasses.fields(item):
             yield f".{field.name}", getattr(item, field.name, None)
+    elif type(item).__module__.partition(".")[0] == "tensordict" and hasattr(item, "tensordicts"):
+        yield from ((f".tensordicts[{i}]", child) for i, child in enumerate(item.tensordicts))
     elif type(item).__module__.partition(".")[0] == "tensordict" and hasattr(item, "items"):
         yield from ((step(key), child) for key, child in item.items())
 

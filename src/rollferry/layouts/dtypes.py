@@ -42,8 +42,9 @@ def is_kept(dtype: "np.dtype[Any]", value: object) -> None:
     if dtype.names is not None:
         if dtype.type not in (np.void, np.record):
             raise UnsupportedValueError(f"a structured dtype of {dtype.type.__qualname__}", value)
+        fields: Any = dtype.fields
         for name in dtype.names:
-            field = dtype.fields[name]  # type: ignore[index]
+            field = fields[name]
             if len(field) > 2 and not isinstance(field[2], str):
                 raise UnsupportedValueError(f"the title of its field {name!r} is no string", value)
             is_kept(field[0].base, value)
@@ -76,7 +77,7 @@ def dtype_of(code: NumpyDType, depth: int = 0) -> "np.dtype[Any]":
     if depth > MAX_DEPTH:
         raise ValueError("a dtype is nested too deeply")
     formats = [(dtype_of(field.dtype, depth + 1), tuple(field.shape)) for field in code.fields]
-    description: dict[str, Any] = {
+    description: Any = {
         "names": [from_wire(field.name) for field in code.fields],
         "formats": [base if not shape else (base, shape) for base, shape in formats],
         "offsets": [field.offset for field in code.fields],

@@ -64,5 +64,7 @@ class LazyRows(Sequence[Any]):
         # A row outside the values would be clipped by the slice, not read beyond them.
         start, stop = self._offsets[position].item(), self._offsets[position + 1].item()
         if not 0 <= start <= stop <= len(self._values):
-            raise IndexError(f"row {position} has the offsets {start} and {stop}, but there are {len(self._values)} values")
+            raise IndexError(
+                f"row {position} has the offsets {start} and {stop}, but there are {len(self._values)} values"
+            )
         return self._values[start:stop]

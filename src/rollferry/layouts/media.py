@@ -42,7 +42,7 @@ class ImageSource:
             start += size
 
 
-class Media(Spec, tag="media"):
+class Media(Spec, frozen=True, tag="media"):
     """PIL images: mode, size, pixels, palette and transparency. They come back as PIL.Image.Image.
 
     Parameters

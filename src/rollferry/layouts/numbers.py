@@ -1,5 +1,6 @@
 """numbers: Python ints, floats and bools, as typed arrays of the narrowest dtype that keeps them all."""
 
+import builtins
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -44,7 +45,7 @@ class NumberSource:
         self._column.fill(dest, self._dtype)
 
 
-class Numbers(Spec, tag="numbers"):
+class Numbers(Spec, frozen=True, tag="numbers"):
     """Values of one type out of int (of 64 bits), float and bool.
 
     Parameters
@@ -95,7 +96,7 @@ class Numbers(Spec, tag="numbers"):
     def decode(self, source: "Decoder") -> list[Any]:
         return _native.number_list(source.array(self.data, DTYPES[self.dtype], self.rows), self.dtype, self.type)
 
-    def decode_rows(self, source: "Decoder", offsets: Int64Array, row_type: type) -> list[Any]:
+    def decode_rows(self, source: "Decoder", offsets: Int64Array, row_type: builtins.type[Any]) -> list[Any]:
         values = source.array(self.data, DTYPES[self.dtype], self.rows)
         if self.returns == "python":
             return _native.number_rows(values, self.dtype, self.type, offsets, row_type)
@@ -121,7 +122,7 @@ def requested_dtype(column: _native.NumberColumn, hint: FieldSchema) -> str:
             bits = {4: 24, 8: 53}.get(dtype.itemsize, 0) if dtype.kind == "f" and hint.returns != "same" else 0
             kept = max(-column.minimum, column.maximum) <= 1 << bits and bits > 0
     elif column.kind == "float":
-        kept = dtype.str == "<f8" or dtype.str == column.dtype
+        kept = dtype.str in ("<f8", column.dtype)
     else:
         kept = dtype.kind == "b"
     if not kept:

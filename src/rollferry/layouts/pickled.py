@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Pickled"]
 
 
-class Pickled(Spec, tag="pickled"):
+class Pickled(Spec, frozen=True, tag="pickled"):
     """Values pickled one by one.
 
     Parameters
@@ -47,4 +47,4 @@ class Pickled(Spec, tag="pickled"):
     def decode(self, source: "Decoder") -> list[Any]:
         if not source.allow_pickle:
             raise UnsupportedValueError("the bundle has pickled values; read it with allow_pickle=True if you trust it")
-        return [pickle.loads(data) for data in source.column(self.column)]
+        return [pickle.loads(data) for data in source.column(self.column)]  # noqa: S301  # allowed on both sides

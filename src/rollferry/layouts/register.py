@@ -88,7 +88,7 @@ def decode_dataclass(cls: type, parts: dict[str, Any]) -> Any:
     """Rebuild a dataclass instance without running its __init__, which may compute, check or refuse."""
     if {field.name for field in dataclasses.fields(cls)} != set(parts):
         raise BundleError(f"the fields of {cls.__qualname__} differ between the two sides")
-    value = object.__new__(cls)
+    value: Any = object.__new__(cls)
     for name, part in parts.items():
         object.__setattr__(value, name, part)
     return value

@@ -1,5 +1,6 @@
 """text: strings and bytes, as their bytes one after the other, and offsets."""
 
+import builtins
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Text"]
 
 
-class Text(Spec, tag="text"):
+class Text(Spec, frozen=True, tag="text"):
     """Values of one type out of str, bytes and bytearray.
 
     Parameters
@@ -53,7 +54,7 @@ class Text(Spec, tag="text"):
     def decode(self, source: "Decoder") -> list[Any]:
         return _native.text_list(source.bytes(self.data), self._offsets(source), self.type)
 
-    def decode_rows(self, source: "Decoder", offsets: Int64Array, row_type: type) -> list[Any] | None:
+    def decode_rows(self, source: "Decoder", offsets: Int64Array, row_type: builtins.type[Any]) -> list[Any] | None:
         if self.type == "bytearray":
             return None  # mutable: one that occurs elsewhere too has to stay one object
         return _native.text_rows(source.bytes(self.data), self._offsets(source), offsets, self.type, row_type)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollferry import _native
+from rollferry.memory.leases import Bytes
 
 __all__ = ["ALIGNMENT", "CopyPlan", "Member", "Source", "SpanSource", "WritableBuffer"]
 
@@ -17,7 +18,6 @@ THREAD_BYTES = 4 << 20  # below this many bytes a thread costs more than it save
 CPUS = len(os.sched_getaffinity(0))
 
 WritableBuffer = memoryview | bytearray | npt.NDArray[Any]
-Bytes = npt.NDArray[np.uint8]
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

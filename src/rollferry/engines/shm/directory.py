@@ -13,7 +13,7 @@ from rollferry.errors import EngineError, RollferryWarning
 
 __all__ = ["DEFAULT_ROOT", "Directory"]
 
-DEFAULT_ROOT = "/dev/shm"
+DEFAULT_ROOT = "/dev/shm"  # noqa: S108  # a private directory is made in it
 POOL_NAME = re.compile(r"([0-9a-f]{1,16})-[0-9a-f]{32}")
 TMP_NAME = re.compile(r"[0-9a-f]{32}")
 LIVE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\.[0-9a-f]{32}")

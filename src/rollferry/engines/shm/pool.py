@@ -1,5 +1,6 @@
 """Free segments, reused so that a warm put takes no page faults, and this process's mappings of them."""
 
+import contextlib
 import os
 import threading
 from collections import OrderedDict
@@ -140,10 +141,8 @@ class Pool:
         for capacity, path in sorted(entries, key=lambda entry: changed(entry[1])):
             if total <= limit:
                 return
-            try:
+            with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
-            except FileNotFoundError:
-                pass
             total -= capacity
 
     def sweep(self) -> None:

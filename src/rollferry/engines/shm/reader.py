@@ -11,6 +11,7 @@ from rollferry.engines.shm.descriptors import names, open_file
 from rollferry.engines.shm.directory import Directory
 from rollferry.engines.shm.segment import HEADER_NBYTES, READER_BYTE, unpack_header
 from rollferry.errors import BundleError, BundleNotFoundError, EngineError
+from rollferry.memory.leases import bytes_of
 
 __all__ = ["ShmReader"]
 
@@ -48,7 +49,7 @@ class ShmReader:
             ) from error
         finally:
             os.close(fd)
-        self._memory: Bytes = np.frombuffer(lease, np.uint8)
+        self._memory: Bytes = bytes_of(lease)
 
     @property
     def manifest(self) -> bytes:

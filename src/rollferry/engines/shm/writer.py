@@ -12,6 +12,7 @@ from rollferry.engines.shm.directory import Directory
 from rollferry.engines.shm.pool import Pool, Segment
 from rollferry.engines.shm.segment import HEADER_NBYTES, READER_BYTE, WRITER_BYTE, capacity_for, pack_header
 from rollferry.errors import EngineError, EngineFullError
+from rollferry.memory.leases import bytes_of
 
 __all__ = ["ShmWriter"]
 
@@ -40,7 +41,7 @@ class ShmWriter:
         segment = pool.take(nbytes) or create(directory, pool, nbytes)
         self._segment: Segment | None = segment
         try:
-            self._memory: Bytes = np.frombuffer(pool.mapping(segment), np.uint8)
+            self._memory: Bytes = bytes_of(pool.mapping(segment))
         except BaseException:
             self.abort()
             raise

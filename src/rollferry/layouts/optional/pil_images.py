@@ -24,7 +24,7 @@ def image_nbytes(mode: str, size: tuple[int, int]) -> int:
     if mode == "1":
         return (width + 7) // 8 * height
     descriptor = ImageMode.getmode(mode)
-    return width * height * len(descriptor.bands) * np.dtype(descriptor.typestr).itemsize
+    return width * height * len(descriptor.bands) * int(np.dtype(descriptor.typestr).itemsize)
 
 
 def attributes(image: Image.Image) -> tuple[Any, ...]:

@@ -19,10 +19,10 @@ from rollferry.memory.plan import SpanSource
 
 __all__ = ["TorchLibrary", "handler"]
 
-NAMES = (
-    "bool uint8 uint16 uint32 uint64 int8 int16 int32 int64 float16 bfloat16 float32 float64 complex32 complex64 "
-    "complex128 float8_e4m3fn float8_e4m3fnuz float8_e5m2 float8_e5m2fnuz float8_e8m0fnu"
-).split()
+INTEGERS = ["bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"]
+FLOATS = ["float16", "bfloat16", "float32", "float64", "complex32", "complex64", "complex128"]
+FLOATS8 = ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"]
+NAMES = INTEGERS + FLOATS + FLOATS8
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in NAMES if hasattr(torch, name)}
 CODES = {dtype: name for name, dtype in DTYPES.items()}
 
@@ -69,7 +69,7 @@ class TorchLibrary:
         return list(value.shape)
 
     def nbytes(self, value: torch.Tensor) -> int:
-        return value.numel() * value.element_size()
+        return int(value.numel() * value.element_size())
 
     def copy_into(self, value: torch.Tensor, dest: npt.NDArray[np.uint8]) -> None:
         if value.numel():
@@ -171,7 +171,7 @@ def encode_jagged(value: Any) -> tuple[Any, ...]:
     """Take a jagged nested tensor apart."""
     if value.device.type != "cpu" or value.requires_grad:
         raise UnsupportedValueError("a nested tensor that requires grad or is not on the CPU", value)
-    return value.values(), value.offsets(), value.lengths(), value._ragged_idx
+    return value.values(), value.offsets(), value.lengths(), value._ragged_idx  # noqa: SLF001  # torch has no other way
 
 
 def decode_jagged(parts: tuple[Any, ...]) -> torch.Tensor:
@@ -194,6 +194,6 @@ LIBRARIES["torch"] = TORCH
 NestedTensor: type = type(torch.nested.nested_tensor([torch.zeros(1)], layout=torch.jagged))
 register_builtin(NestedTensor, "torch.jagged", encode_jagged, decode_jagged)
 register_builtin(torch.Size, "torch.Size", tuple, torch.Size)
-register_builtin(torch.dtype, "torch.dtype", lambda value: str(value).partition(".")[2], lambda name: dtype_named(name))
+register_builtin(torch.dtype, "torch.dtype", lambda value: str(value).partition(".")[2], dtype_named)
 register_builtin(torch.device, "torch.device", str, torch.device)
 BY_NAME["torch.nested"] = Codec("torch.nested", list, decode_nested)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Null"]
 
 
-class Null(Spec, tag="null"):
+class Null(Spec, frozen=True, tag="null"):
     """Nothing but None, or no values at all.
 
     Parameters

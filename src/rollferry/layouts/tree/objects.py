@@ -6,10 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from rollferry import _native
-from rollferry.errors import UnsupportedValueError
-from rollferry.layouts.arrays import encode_ndarrays
 from rollferry.layouts.base import Spec
-from rollferry.layouts.tree.union import Union
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
@@ -18,7 +15,7 @@ if TYPE_CHECKING:
 __all__ = ["Objects"]
 
 
-class Objects(Spec, tag="objects"):
+class Objects(Spec, frozen=True, tag="objects"):
     """Object arrays, as one child column of all their elements.
 
     Parameters
@@ -39,18 +36,8 @@ class Objects(Spec, tag="objects"):
         return (self.shapes, self.items)
 
     @classmethod
-    def encode(cls, values: list[Any], encoder: "Encoder") -> Spec:
-        """Encode ndarrays, some of which hold objects."""
-        if not all(value.dtype == object for value in values):
-            for value in values:
-                if value.dtype.hasobject and value.dtype != object:
-                    raise UnsupportedValueError("a structured array with object fields", value)
-            return Union.by_key(
-                values,
-                lambda value: value.dtype == object,
-                encoder,
-                lambda group: (cls.encode if group[0].dtype == object else encode_ndarrays)(group, encoder),
-            )
+    def encode(cls, values: list[Any], encoder: "Encoder") -> "Objects":
+        """Encode arrays of dtype object."""
         items: list[Any] = []
         for value in values:
             items.extend(value.reshape(-1).tolist())

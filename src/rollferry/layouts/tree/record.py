@@ -19,7 +19,7 @@ __all__ = ["Map", "Record", "encode_dicts", "is_plain_key"]
 Shape = tuple[tuple[Any, ...], tuple[type, ...]]  # keys and their types: 1, True and 1.0 are equal and hash alike
 
 
-class Record(Spec, tag="record"):
+class Record(Spec, frozen=True, tag="record"):
     """Dicts of few shapes, as a child column for each key.
 
     Parameters
@@ -93,7 +93,7 @@ class Record(Spec, tag="record"):
             raise BundleError("the columns of a record have other lengths than its tags say")
 
 
-class Map(Spec, tag="map"):
+class Map(Spec, frozen=True, tag="map"):
     """Dicts of many shapes, or with keys of any type, as one column of all keys and one of all values.
 
     Parameters

@@ -26,7 +26,7 @@ BY_CLASS: dict[type, Codec] = {}
 BY_NAME: dict[str, Codec] = {}
 
 
-class Registered(Spec, tag="registered"):
+class Registered(Spec, frozen=True, tag="registered"):
     """Values of one registered class.
 
     Parameters

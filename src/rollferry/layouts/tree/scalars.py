@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Scalars"]
 
 
-class Scalars(Spec, tag="scalars"):
+class Scalars(Spec, frozen=True, tag="scalars"):
     """numpy scalars of one dtype.
 
     Parameters

@@ -19,7 +19,7 @@ __all__ = ["Sequence"]
 ROW_TYPES: dict[str, type] = {"list": list, "tuple": tuple}
 
 
-class Sequence(Spec, tag="sequence"):
+class Sequence(Spec, frozen=True, tag="sequence"):
     """Lists, or tuples, as one child column of all their items and offsets.
 
     Parameters

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 __all__ = ["Shared"]
 
 
-class Shared(Spec, tag="shared"):
+class Shared(Spec, frozen=True, tag="shared"):
     """Values referred to by number, so that one object comes back as one object wherever it was.
 
     Parameters
@@ -35,7 +35,7 @@ class Shared(Spec, tag="shared"):
     index: int
     own: int | None = None
     foreign: int | None = None
-    sources: list[int] = []
+    sources: list[int] = []  # noqa: RUF012  # msgspec copies it
 
     def children(self) -> Iterable[int]:
         return () if self.own is None else (self.own,)

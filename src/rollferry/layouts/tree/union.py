@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["Union"]
 
 
-class Union(Spec, tag="union"):
+class Union(Spec, frozen=True, tag="union"):
     """One child column for each kind, and a tag for each value that says which child has it.
 
     Parameters

@@ -1,0 +1,45 @@
+# make demo   see it work: rollout workers and trainers hand batches over (about two minutes)
+# make test   all tests
+# make lint   formatting, lint and types
+# make sanitize   the native tests under AddressSanitizer and UndefinedBehaviorSanitizer
+# Each sets up what it needs in .venv by itself. Needs python3 (3.11 or later, with venv), gcc and make.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+SOURCES := $(wildcard native/*.[ch]) setup.py pyproject.toml
+TORCH := torch==2.13.0
+
+.PHONY: demo test lint sanitize clean
+
+demo: $(VENV)/.demo
+	$(BIN)/rollferry demo --out demo.png $(ARGS)
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.test
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+sanitize: $(VENV)/.test
+	VENV=$(VENV) .ci/sanitize
+
+$(VENV)/.created:
+	$(PYTHON) -c 'import sys; sys.exit("rollferry needs Python 3.11 or later" if sys.version_info < (3, 11) else 0)'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	touch $@
+
+$(VENV)/.demo: $(VENV)/.created $(SOURCES)
+	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	touch $@
+
+$(VENV)/.test: $(VENV)/.created $(SOURCES)
+	$(BIN)/python -m pip install --quiet $(TORCH)
+	$(BIN)/python -m pip install --quiet --editable '.[demo,torch,images,test,lint]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist src/*.egg-info src/rollferry/*.so
