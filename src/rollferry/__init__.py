@@ -21,6 +21,7 @@ from importlib.metadata import version
 
 from rollferry.engines.base import Usage
 from rollferry.errors import (
+    BatchChangedError,
     BundleError,
     BundleNotFoundError,
     EngineError,
@@ -42,6 +43,7 @@ from rollferry.schema import FieldSchema, Schema
 __version__ = version("rollferry")
 
 __all__ = [
+    "BatchChangedError",
     "BundleError",
     "BundleNotFoundError",
     "EngineError",

@@ -4,6 +4,7 @@
 
     RollferryError
     ├── UnsupportedValueError (TypeError)     a value that can't be kept exactly; names its path in the batch
+    ├── BatchChangedError (RuntimeError)      the batch was changed while it was being put
     ├── SchemaError (ValueError)              data that breaks its schema; names field and row
     ├── RefError (ValueError)                 a reference that is foreign, damaged, forged or of another version
     ├── BundleError                           a stored bundle that is corrupt, truncated or hostile
@@ -14,6 +15,7 @@
 """
 
 __all__ = [
+    "BatchChangedError",
     "BundleError",
     "BundleNotFoundError",
     "EngineError",
@@ -49,6 +51,10 @@ class UnsupportedValueError(RollferryError, TypeError):
         self.reason = reason
         self.value = value
         self.path = path
+
+
+class BatchChangedError(RollferryError, RuntimeError):
+    """Another thread changed the batch while it was being put; nothing was put."""
 
 
 class SchemaError(RollferryError, ValueError):

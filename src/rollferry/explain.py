@@ -146,7 +146,7 @@ def infer_schema(batch: EncodedBatch, keys: list[Any]) -> Schema:
                 isinstance(spec, Union)
                 and any(isinstance(batch.encoder.specs[number], Null) for number in spec.columns)
             )
-            typed = report.layout in ("dense", "ragged")
+            simple = report.layout in ("dense", "ragged") and report.dtype.isidentifier()
             layout: Any = report.layout
-            fields[key] = FieldSchema(layout, dtype=report.dtype or None if typed else None, nullable=nulls)
+            fields[key] = FieldSchema(layout, dtype=report.dtype if simple else None, nullable=nulls)
     return Schema(fields)

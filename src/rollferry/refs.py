@@ -14,7 +14,7 @@ __all__ = ["NAMESPACE_PATTERN", "TransferRef", "as_ref"]
 
 TYPE = "rollferry_ref"
 VERSION = 1
-NAMESPACE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}")
+NAMESPACE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 ENGINE_PATTERN = re.compile(r"[a-z][a-z0-9+]{0,15}")
 HEX_PATTERN = re.compile(r"[0-9a-f]{32}")
 MAX_TEXT = 1 << 24

@@ -6,12 +6,16 @@ from rollferry.bundle.conform import check_field, lossy_row
 from rollferry.bundle.locate import locate, top_level
 from rollferry.bundle.manifest import Field
 from rollferry.errors import SchemaError, UnsupportedValueError
-from rollferry.layouts.arrays import Dense
+from rollferry.layouts.arrays import ArraySpec, Dense
 from rollferry.layouts.encoder import FORMS, Encoder
 from rollferry.layouts.library import LossyCastError
 from rollferry.layouts.numbers import Numbers
 from rollferry.layouts.pickled import Pickled
+from rollferry.layouts.tree.null import Null
 from rollferry.layouts.tree.record import is_plain_key
+from rollferry.layouts.tree.sequence import Sequence
+from rollferry.layouts.tree.shared import Shared
+from rollferry.layouts.tree.union import Union
 from rollferry.schema import FieldSchema, Schema
 
 __all__ = ["EncodedBatch", "encode_batch"]
@@ -82,15 +86,35 @@ def encode_field(key: Any, value: Any, hint: FieldSchema | None, encoder: Encode
         return form, encoder.add(Pickled.encode(rows, encoder))
     encoder.hint = hint
     try:
+        if hint.layout == "numbers" and hint.returns != "same" and value in ([], ()):
+            return "array", encoder.add(Numbers.empty(hint, encoder))
         form, column = encoder.field(value, batch)
     except LossyCastError as error:
         raise SchemaError(error.reason, field=key, row=lossy_row(value, error, hint)) from None
     finally:
         encoder.hint = None
-    spec = encoder.specs[column]
-    if form != "value" and isinstance(spec, Numbers) and spec.returns != "python":
-        form = "array"
+    if hint.returns == "same":
+        return form, column
+    if form != "value" and isinstance(encoder.specs[column], Numbers):
+        return "array", column
+    if not has_array_form(column, encoder):
+        raise SchemaError(
+            f"returns={hint.returns!r} needs arrays, or lists of numbers of one type without None", field=key
+        )
     return form, column
+
+
+def has_array_form(column: int, encoder: Encoder) -> bool:
+    """Whether a column consists of arrays, lists of numbers and None."""
+    spec = encoder.specs[column]
+    if isinstance(spec, Union):
+        return all(has_array_form(child, encoder) for child in spec.columns)
+    if isinstance(spec, Shared):
+        owned = [] if spec.own is None else [spec.own]
+        return all(has_array_form(child, encoder) for child in (*owned, *spec.sources))
+    if isinstance(spec, Sequence):
+        return isinstance(encoder.specs[spec.items], Numbers)
+    return isinstance(spec, ArraySpec | Null)
 
 
 def common_rows(values: list[Any], fields: list[Field], encoder: Encoder) -> int | None:

@@ -25,7 +25,7 @@ def read(
     reader = engine.open(ref.key)
     try:
         manifest, digest = load(reader.manifest, reader.payload_nbytes)
-        if digest != ref.digest or manifest.id != ref.id:
+        if (digest, manifest.id, manifest.payload_nbytes, manifest.rows) != (ref.digest, ref.id, ref.nbytes, ref.rows):
             raise RefError(f"bad reference: the bundle {ref.key} is not the one it was made for")
         members = reader.fetch([(member.offset, member.nbytes) for member in manifest.members])
     except BundleError as error:

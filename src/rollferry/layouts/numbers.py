@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollferry import _native
-from rollferry.errors import UnsupportedValueError
+from rollferry.errors import BatchChangedError, UnsupportedValueError
 from rollferry.layouts.base import Int64Array, Spec
 from rollferry.layouts.library import LossyCastError
 from rollferry.layouts.tree.registered import Registered
@@ -41,8 +41,11 @@ class NumberSource:
         self.nbytes = column.count * DTYPES[dtype].itemsize
 
     def fill(self, dest: npt.NDArray[np.uint8]) -> None:
-        """Write all numbers to `dest`. Raises RuntimeError where they were changed since they were scanned."""
-        self._column.fill(dest, self._dtype)
+        """Write all numbers to `dest`. Raises BatchChangedError where they were changed since they were scanned."""
+        try:
+            self._column.fill(dest, self._dtype)
+        except RuntimeError as error:
+            raise BatchChangedError(str(error)) from None
 
 
 class Numbers(Spec, frozen=True, tag="numbers"):
@@ -76,17 +79,28 @@ class Numbers(Spec, frozen=True, tag="numbers"):
         """Encode values of one exact type, ints only where they fit 64 bits."""
         column = _native.number_scan(values)
         if column is None:
-            raise RuntimeError("the list was changed while it was being put")
+            raise BatchChangedError("a list was changed while it was being put")
         return cls.of(column, encoder)
 
     @classmethod
     def of(cls, column: _native.NumberColumn, encoder: "Encoder") -> "Numbers":
         """Encode a scanned column, as the schema wants where there is one."""
         hint = encoder.hint
+        if column.count == 0 and hint is not None and hint.dtype is not None:
+            return cls.empty(hint, encoder)
         dtype: Any = column.dtype if hint is None or hint.dtype is None else requested_dtype(column, hint)
         returns: Any = "python" if hint is None or hint.returns == "same" else hint.returns
         data = encoder.member(NumberSource(column, dtype))
         return cls(rows=column.count, type=column.kind, dtype=dtype, data=data, returns=returns)
+
+    @classmethod
+    def empty(cls, hint: FieldSchema, encoder: "Encoder") -> "Numbers":
+        """Encode no numbers at all, as the schema wants."""
+        dtype = parse_dtype(hint.dtype or "float64")
+        kind: Any = {"b": "bool", "f": "float"}.get(dtype.kind, "int")
+        returns: Any = "python" if hint.returns == "same" else hint.returns
+        stored: Any = dtype.str
+        return cls(rows=0, type=kind, dtype=stored, data=encoder.array_member(np.empty(0, dtype)), returns=returns)
 
     def array(self, source: "Decoder") -> Any:
         """Give the numbers as a typed ndarray or tensor."""
@@ -109,12 +123,7 @@ class Numbers(Spec, frozen=True, tag="numbers"):
 
 def requested_dtype(column: _native.NumberColumn, hint: FieldSchema) -> str:
     """Give the dtype that a schema asks for. Raises LossyCastError where a number would not survive it."""
-    try:
-        dtype = np.dtype(hint.dtype)
-    except TypeError:
-        raise LossyCastError(f"numpy has no dtype {hint.dtype!r}") from None
-    if dtype.str not in DTYPES:
-        raise LossyCastError(f"Python numbers can't be stored as {hint.dtype}")
+    dtype = parse_dtype(hint.dtype or column.dtype)
     if column.kind == "int" and column.minimum is not None and column.maximum is not None:
         if dtype.kind in "iu":
             kept = np.iinfo(dtype).min <= column.minimum and column.maximum <= np.iinfo(dtype).max
@@ -128,6 +137,17 @@ def requested_dtype(column: _native.NumberColumn, hint: FieldSchema) -> str:
     if not kept:
         raise LossyCastError(f"a Python {column.kind} does not survive {hint.dtype}")
     return dtype.str
+
+
+def parse_dtype(name: str) -> "np.dtype[Any]":
+    """Give a dtype that Python numbers can be stored in. Raises LossyCastError where it is none."""
+    try:
+        dtype = np.dtype(name)
+    except TypeError:
+        raise LossyCastError(f"numpy has no dtype {name!r}") from None
+    if dtype.str not in DTYPES:
+        raise LossyCastError(f"Python numbers can't be stored as {name}")
+    return dtype
 
 
 def encode_ints(values: list[int], encoder: "Encoder") -> Spec:

@@ -35,7 +35,7 @@ class Pickled(Spec, frozen=True, tag="pickled"):
     def encode(cls, values: list[Any], encoder: "Encoder") -> "Pickled":
         """Pickle values. Raises UnsupportedValueError where one can't be pickled, or pickling isn't allowed."""
         if not encoder.allow_pickle:
-            raise UnsupportedValueError("pickling needs allow_pickle=True on both sides", values[0])
+            raise UnsupportedValueError("pickling needs allow_pickle=True on both sides", values[0] if values else None)
         pickles = []
         for value in values:
             try:

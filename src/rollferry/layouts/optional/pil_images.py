@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from PIL import Image, ImageMode
 
-from rollferry.errors import UnsupportedValueError
+from rollferry.errors import BatchChangedError, UnsupportedValueError
 from rollferry.layouts.choose import Handler
 from rollferry.layouts.media import Media
 
@@ -44,7 +44,7 @@ def pixels_into(image: Image.Image, dest: npt.NDArray[np.uint8]) -> None:
     """Write the pixels of an image to `dest`."""
     data = image.tobytes()
     if len(data) != len(dest):
-        raise RuntimeError(f"an image of mode {image.mode} has {len(data)} bytes, not {len(dest)}: was it changed?")
+        raise BatchChangedError(f"an image of mode {image.mode} has {len(data)} bytes, not {len(dest)}")
     dest[:] = np.frombuffer(data, np.uint8)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from rollferry import _native
-from rollferry.errors import BundleError
+from rollferry.errors import BatchChangedError, BundleError
 from rollferry.layouts.base import Spec
 
 if TYPE_CHECKING:
@@ -122,11 +122,15 @@ class Map(Spec, frozen=True, tag="map"):
         """Encode any dicts."""
         offsets = np.zeros(len(values) + 1, np.int64)
         np.cumsum([len(value) for value in values], out=offsets[1:])
+        keys = list(chain.from_iterable(values))
+        items = [item for value in values for item in value.values()]
+        if not len(keys) == len(items) == offsets[-1]:
+            raise BatchChangedError("a dict was changed while it was being put")
         return cls(
             rows=len(values),
             offsets=encoder.array_member(offsets),
-            keys=encoder.column(list(chain.from_iterable(values))),
-            values=encoder.column([item for value in values for item in value.values()]),
+            keys=encoder.column(keys),
+            values=encoder.column(items),
         )
 
     def decode(self, source: "Decoder") -> list[Any]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from rollferry import _native
+from rollferry.errors import BatchChangedError
 from rollferry.layouts.base import Spec
 from rollferry.layouts.numbers import Numbers
 
@@ -55,7 +56,10 @@ class Sequence(Spec, frozen=True, tag="sequence"):
         else:
             offsets = np.zeros(len(values) + 1, np.int64)
             np.cumsum([len(value) for value in values], out=offsets[1:])
-            items = encoder.column(list(chain.from_iterable(values)))
+            flat = list(chain.from_iterable(values))
+            if len(flat) != offsets[-1]:
+                raise BatchChangedError("a list was changed while it was being put")
+            items = encoder.column(flat)
         name: Any = type(values[0]).__name__
         return cls(rows=len(values), type=name, offsets=encoder.array_member(offsets), items=items)
 
