@@ -1,0 +1,22 @@
+"""The command line: ``rollferry demo``, ``rollferry explain FILE``, ``rollferry version``."""
+
+from __future__ import annotations
+
+import typer
+
+from rollferry.cli import demo as _demo
+from rollferry.cli import explain as _explain
+from rollferry.cli import version as _version
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="rollferry",
+    help="Carry rollout batches between the processes that generate them and the processes that train on them.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.command("demo")(_demo.demo)
+app.command("explain")(_explain.explain)
+app.command("version")(_version.version)
