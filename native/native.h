@@ -36,6 +36,9 @@ int rf_spans_append(PyObject *spans, const void *address, Py_ssize_t nbytes, PyO
 /* Append the buffer of `exporter`, held (and so locked against resizing) until Spans dies. */
 int rf_spans_append_buffer(PyObject *spans, PyObject *exporter);
 
+/* Note that a range is a temporary copy of the caller's value. */
+void rf_spans_mark_copied(PyObject *spans);
+
 /* ---- rows.c ---- */
 
 /* A new int64 ndarray of shape (n,); its data through *data. */

@@ -10,6 +10,7 @@ typedef struct {
     Py_ssize_t capacity;
     Py_ssize_t buffer_count;
     Py_ssize_t nbytes;
+    int copied; /* some ranges are temporary copies */
 } Spans;
 
 PyObject *rf_spans_new(rf_state *state, Py_ssize_t capacity)
@@ -76,6 +77,11 @@ int rf_spans_append(PyObject *spans, const void *address, Py_ssize_t nbytes, PyO
     self->count++;
     self->nbytes += nbytes;
     return 0;
+}
+
+void rf_spans_mark_copied(PyObject *spans)
+{
+    ((Spans *)spans)->copied = 1;
 }
 
 int rf_spans_append_buffer(PyObject *spans, PyObject *exporter)
@@ -159,6 +165,12 @@ static PyObject *spans_count(PyObject *object, void *closure)
     return PyLong_FromSsize_t(((Spans *)object)->count);
 }
 
+static PyObject *spans_copied(PyObject *object, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(((Spans *)object)->copied);
+}
+
 static PyMethodDef spans_methods[] = {
     {"gather", spans_gather, METH_VARARGS,
      "gather(dest, start, threads)\n--\n\n"
@@ -169,6 +181,7 @@ static PyMethodDef spans_methods[] = {
 static PyGetSetDef spans_getset[] = {
     {"nbytes", spans_nbytes, NULL, "Bytes of all spans together.", NULL},
     {"count", spans_count, NULL, "Number of spans.", NULL},
+    {"copied", spans_copied, NULL, "Whether some of the bytes are temporary copies of the caller's values.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
 

@@ -64,6 +64,7 @@ static Py_ssize_t append_str(PyObject *spans, PyObject *item)
         return -1;
     }
     n = append_bytes(spans, encoded);
+    rf_spans_mark_copied(spans);
     Py_DECREF(encoded);
     return n;
 }

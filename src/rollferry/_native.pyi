@@ -12,6 +12,7 @@ TextKind: TypeAlias = Literal["str", "bytes", "bytearray"]
 class Spans:
     nbytes: int
     count: int
+    copied: bool
     def gather(self, dest: WritableBuffer, start: int, threads: int) -> None: ...
 
 class Lease:

@@ -12,6 +12,7 @@ from rollferry.bundle.manifest import Field
 from rollferry.layouts.base import Spec
 from rollferry.layouts.encoder import Encoder
 from rollferry.layouts.numbers import NumberSource
+from rollferry.layouts.pickled import Pickled
 from rollferry.layouts.tree.null import Null
 from rollferry.layouts.tree.sequence import Sequence
 from rollferry.layouts.tree.shared import Shared
@@ -38,7 +39,8 @@ class FieldReport(NamedTuple):
     nbytes
         Bytes stored, without alignment.
     copies
-        How often its bytes are copied on the way into the engine's memory.
+        How often its bytes are copied on the way into the engine's memory: once, or twice where they are converted first
+        (images, text beyond ASCII, pickles).
     path
         ``fast``: native code throughout. ``general``: a Python step for each row or distinct value somewhere.
     """
@@ -118,7 +120,8 @@ def report_field(key: Any, field: Field, columns: list[Spec], encoder: Encoder) 
         why=root.why,
         dtype=dtypes.pop() if len(dtypes) == 1 else "",
         nbytes=sum(source.nbytes for source in sources),
-        copies=1,
+        copies=max((source.copies for source in sources), default=0)
+        + any(isinstance(spec, Pickled) for spec in columns),
         path="fast" if direct and plain else "general",
     )
 

@@ -80,6 +80,8 @@ class StridedSource:
         Their library.
     """
 
+    copies = 1
+
     def __init__(self, values: Sequence[Any], library: ArrayLibrary) -> None:
         self._values = values
         self._library = library

@@ -28,6 +28,8 @@ class ImageSource:
         Bytes of pixels of each.
     """
 
+    copies = 2
+
     def __init__(self, images: list[Any], sizes: list[int]) -> None:
         self._images = images
         self._sizes = sizes

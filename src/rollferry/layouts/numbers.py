@@ -35,6 +35,8 @@ class NumberSource:
         dtype to write.
     """
 
+    copies = 1
+
     def __init__(self, column: _native.NumberColumn, dtype: str) -> None:
         self._column = column
         self._dtype = dtype

@@ -28,7 +28,15 @@ class Member(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
 
 class Source(Protocol):
-    """Where the bytes of one member come from."""
+    """Where the bytes of one member come from.
+
+    Attributes
+    ----------
+    copies
+        How often each byte is copied until it is in its member.
+    """
+
+    copies: int
 
     @property
     def nbytes(self) -> int:
@@ -50,6 +58,7 @@ class SpanSource:
     def __init__(self, spans: _native.Spans) -> None:
         self._spans = spans
         self.nbytes = spans.nbytes
+        self.copies = 2 if spans.copied else 1
 
     @classmethod
     def of(cls, *buffers: Any) -> "SpanSource":

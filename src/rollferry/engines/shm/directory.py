@@ -95,7 +95,7 @@ class Directory:
             warnings.warn(
                 f"{self.root} is not in memory (tmpfs), so batches may be written to disk and will be slower",
                 RollferryWarning,
-                stacklevel=6,
+                stacklevel=7,
             )
 
 
