@@ -43,6 +43,8 @@ void rf_spans_mark_copied(PyObject *spans);
 
 /* A new int64 ndarray of shape (n,); its data through *data. */
 PyObject *rf_new_int64(Py_ssize_t n, int64_t **data);
+/* ---- views.c ---- */
+
 /* Check that `offsets` is an aligned, contiguous int64 ndarray with at least one item, that it starts at 0, never
  * falls, and ends at `total`. Gives its data and row count; -1 with ValueError otherwise. */
 int rf_check_offsets(PyObject *offsets, int64_t total, const int64_t **data, Py_ssize_t *rows);
@@ -52,6 +54,7 @@ int rf_spans_init(PyObject *module, rf_state *state);
 int rf_lease_init(PyObject *module, rf_state *state);
 int rf_memo_init(PyObject *module, rf_state *state);
 int rf_rows_init(PyObject *module, rf_state *state);
+int rf_views_init(PyObject *module, rf_state *state);
 int rf_numbers_init(PyObject *module, rf_state *state);
 int rf_text_init(PyObject *module, rf_state *state);
 int rf_files_init(PyObject *module, rf_state *state);
