@@ -125,8 +125,8 @@ static PyObject *split_shapes(PyObject *module, PyObject *args)
     if (values == NULL) {
         return NULL;
     }
-    if (PyArray_NDIM(values) != 1 || !is_int64(shapes, 2) || PyArray_DIM((PyArrayObject *)shapes, 1) > 32) {
-        PyErr_SetString(PyExc_ValueError, "shapes must be a contiguous int64 array with a row of at most 32 items each");
+    if (PyArray_NDIM(values) != 1 || !is_int64(shapes, 2) || PyArray_DIM((PyArrayObject *)shapes, 1) > NPY_MAXDIMS) {
+        PyErr_SetString(PyExc_ValueError, "shapes must be a contiguous int64 array of one row for each view");
         return NULL;
     }
     int64_t left = PyArray_DIM(values, 0);
@@ -199,8 +199,8 @@ static PyObject *object_array(PyObject *module, PyObject *args)
     int64_t dims64[NPY_MAXDIMS];
     npy_intp dims[NPY_MAXDIMS];
     Py_ssize_t ndim = PyTuple_Size(shape), n = PyList_Size(items);
-    if (ndim > 32) {
-        PyErr_SetString(PyExc_ValueError, "at most 32 dimensions");
+    if (ndim > NPY_MAXDIMS) {
+        PyErr_SetString(PyExc_ValueError, "too many dimensions");
         return NULL;
     }
     for (Py_ssize_t axis = 0; axis < ndim; axis++) {

@@ -2,10 +2,7 @@
 
 from collections.abc import Iterator
 from io import StringIO
-from typing import Any, NamedTuple
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rollferry.bundle.fields import EncodedBatch
 from rollferry.bundle.manifest import Field
@@ -19,6 +16,9 @@ from rollferry.layouts.tree.shared import Shared
 from rollferry.layouts.tree.union import Union
 from rollferry.memory.plan import SpanSource
 from rollferry.schema import FieldSchema, Schema
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 __all__ = ["Explanation", "FieldReport", "explain", "infer_schema"]
 
@@ -78,7 +78,9 @@ class Explanation:
                 return report
         raise KeyError(key)
 
-    def __rich__(self) -> Table:
+    def __rich__(self) -> "Table":
+        from rich.table import Table  # here, since most processes print no table
+
         table = Table("field", "layout", "dtype", "bytes", "copies", "path", "why")
         for report in self.fields:
             key, layout, why, dtype, nbytes, copies, path = report
@@ -86,6 +88,8 @@ class Explanation:
         return table
 
     def __str__(self) -> str:
+        from rich.console import Console
+
         out = StringIO()
         Console(file=out, width=140, color_system=None).print(self)
         return out.getvalue().rstrip("\n")

@@ -92,7 +92,7 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
             refuse(f"a mapping is needed, not {type(handle).__name__}")
         if handle.get("type") != TYPE:
             refuse("it was not made by rollferry")
-        if handle.get("version") != VERSION:
+        if type(handle.get("version")) is not int or handle["version"] != VERSION:
             refuse(f"it has version {handle.get('version')!r:.20}, this rollferry reads version {VERSION}")
         missing = {"engine", "namespace", "id", "nbytes", "rows", "digest", "check"} - set(handle)
         if missing:

@@ -92,10 +92,10 @@ def load(data: bytes | memoryview, payload_nbytes: int) -> tuple[Manifest, str]:
     """
     if len(data) < PREFIX.size:
         raise BundleError("the manifest is truncated")
-    magic, version, _, digest = PREFIX.unpack_from(data)
+    magic, version, reserved, digest = PREFIX.unpack_from(data)
     if magic != MAGIC:
         raise BundleError("this is no manifest of rollferry's")
-    if version != VERSION:
+    if version != VERSION or reserved:
         raise BundleError(f"the manifest has version {version}; this rollferry reads version {VERSION}")
     body = memoryview(data)[PREFIX.size :]
     if xxhash.xxh3_128_digest(body) != digest:

@@ -41,8 +41,11 @@ def publish(
             sums = b"".join(checksum_of(writer.chunks, member) for member in plan.members)
             data, digest = dump(msgspec.structs.replace(manifest, checksums=sums))
         writer.publish(data)
-    except BaseException:
-        writer.abort()
+    except BaseException as error:
+        try:
+            writer.abort()
+        except Exception as second:  # noqa: BLE001  # the first error is the one to raise
+            error.add_note(f"giving back what was written failed too: {second!r}")
         raise
     return TransferRef(
         id=manifest.id,

@@ -28,13 +28,18 @@ class InprocessWriter:
     def __init__(self, store: dict[str, tuple[bytes, Bytes]], key: str, nbytes: int, chunk: int) -> None:
         self._store = store
         self._key = key
+        self._ended = False
         self._payload = allocate(nbytes)
         self.chunks = [self._payload[start : start + chunk] for start in range(0, nbytes, chunk)]
 
     def publish(self, manifest: bytes) -> None:
+        if self._ended:
+            raise EngineError("the bundle was published or aborted already")
         self._store[self._key] = (manifest, self._payload)
+        self.abort()
 
     def abort(self) -> None:
+        self._ended = True
         self.chunks = []
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 
 from rollferry.errors import BundleError
-from rollferry.layouts.base import Count, Int64Array, Spec
+from rollferry.layouts.base import MAX_NDIM, Count, Int64Array, Spec
 from rollferry.layouts.dtypes import NumpyDType
 from rollferry.layouts.lazy import LazyRows
 from rollferry.layouts.library import ArrayLibrary, ArrayRows, LossyCastError
@@ -122,8 +122,13 @@ class Ragged(ArraySpec, frozen=True, tag="ragged", kw_only=True):
 
     def decode(self, source: "Decoder") -> list[Any]:
         library = library_named(self.library)
+        if self.ndim > MAX_NDIM:
+            raise BundleError(f"rows of {self.ndim} dimensions")
         if self.ndim == 0:
-            return self.convert(library.split_shapes(self.load(source), np.empty((self.rows, 0), np.int64)))
+            values = self.load(source)
+            if len(values) != self.rows:
+                raise BundleError(f"{len(values)} values for {self.rows} rows of no dimension")
+            return self.convert(library.split_shapes(values, np.empty((self.rows, 0), np.int64)))
         if self.shapes is not None:
             shapes = source.array(self.shapes, np.dtype(np.int64)).reshape(self.rows, self.ndim)
             return self.convert(library.split_shapes(self.load(source), shapes))

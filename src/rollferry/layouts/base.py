@@ -10,8 +10,9 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
 
-__all__ = ["MAX_DEPTH", "Count", "Int64Array", "Spec"]
+__all__ = ["MAX_DEPTH", "MAX_NDIM", "Count", "Int64Array", "Spec"]
 
+MAX_NDIM = 64  # dimensions of an array, numpy's limit
 MAX_DEPTH = 100  # levels of nesting in a batch; each takes a few Python frames on both sides
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]

@@ -8,10 +8,10 @@ import numpy as np
 
 from rollferry.errors import UnsupportedValueError
 
-__all__ = ["NumpyDType", "dtype_from_text", "dtype_of", "dtype_to_text", "encode_dtype", "is_kept"]
+__all__ = ["NumpyDType", "dtype_from_text", "dtype_of", "dtype_to_text", "encode_dtype", "is_kept", "zero_width"]
 
 # Only kinds whose items are plain bytes: no text that numpy would parse further, above all no objects.
-PLAIN = re.compile(r"[<>|][biufcmMSUV][0-9]{1,10}(\[[0-9]{0,10}[A-Za-zμ]{1,7}\])?")
+PLAIN = re.compile(r"[<>|][biufcmMSUV][0-9]{1,10}(\[([1-9][0-9]{0,9})?[A-Za-zμ]{1,7}\])?")
 MAX_DEPTH = 16
 
 
@@ -97,6 +97,14 @@ def dtype_to_text(dtype: "np.dtype[Any]") -> str:
 def dtype_from_text(text: str) -> "np.dtype[Any]":
     """Rebuild a dtype from its text."""
     return dtype_of(msgspec.json.decode(text, type=NumpyDType))
+
+
+def zero_width(dtype: "np.dtype[Any]", shape: tuple[int, ...]) -> Any:
+    """Give an array whose items have no bytes. Raises ValueError where they have some."""
+    if dtype.itemsize:
+        raise ValueError(f"items of dtype {dtype} have bytes")
+    # By itself text without width would get the width 1.
+    return np.zeros(shape, [("item", dtype)])["item"]
 
 
 def to_wire(name: str) -> bytes:

@@ -2,12 +2,10 @@
 
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from rollferry.errors import BundleError, UnsupportedValueError
+from rollferry.errors import UnsupportedValueError
 from rollferry.layouts.arrays import NUMPY, encode_arrays
 from rollferry.layouts.base import Spec
-from rollferry.layouts.dtypes import dtype_from_text, dtype_to_text, is_kept
+from rollferry.layouts.dtypes import dtype_from_text, dtype_to_text, is_kept, zero_width
 from rollferry.layouts.tree.objects import Objects
 from rollferry.layouts.tree.registered import BY_NAME, Codec, Registered
 from rollferry.layouts.tree.union import Union
@@ -37,10 +35,7 @@ def encode_ndarrays(values: list[Any], encoder: "Encoder") -> Spec:
 def decode_zero_width(parts: tuple[str, list[int]]) -> Any:
     """Rebuild an array whose items have no bytes."""
     text, shape = parts
-    dtype = dtype_from_text(text)
-    if dtype.itemsize:
-        raise BundleError(f"items of dtype {dtype} have bytes")
-    return np.zeros(shape, dtype)
+    return zero_width(dtype_from_text(text), tuple(shape))
 
 
-BY_NAME["numpy.zero_width"] = Codec("numpy.zero_width", tuple, decode_zero_width)
+BY_NAME["numpy.zero_width"] = Codec("numpy.zero_width", tuple, decode_zero_width, tuple)

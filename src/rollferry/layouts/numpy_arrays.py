@@ -13,6 +13,8 @@ from rollferry.memory.plan import SpanSource
 
 __all__ = ["NumpyLibrary"]
 
+NUMERIC = "biufc"  # kinds of dtypes that a schema may have stored as one another
+
 
 class NumpyLibrary:
     """ndarrays, of exactly that class and without objects."""
@@ -53,7 +55,7 @@ class NumpyLibrary:
             raise LossyCastError(f"numpy has no dtype {dtype!r}", value) from None
         if value.dtype == target:
             return value
-        if value.dtype.kind not in "biufc" or target.kind not in "biufc":
+        if value.dtype.kind not in NUMERIC or target.kind not in NUMERIC:
             raise LossyCastError(f"dtype {value.dtype} can't be stored as {dtype}", value)
         with np.errstate(all="ignore"):
             cast = value.astype(target)
@@ -64,7 +66,10 @@ class NumpyLibrary:
 
     def restore(self, values: Any, dtype: NumpyDType) -> Any:
         """Convert back what `cast` converted."""
-        return values.astype(dtype_of(dtype))
+        target = dtype_of(dtype)
+        if target.kind not in NUMERIC or values.dtype.kind not in NUMERIC:
+            raise ValueError(f"values of {values.dtype} were not stored for {target}")
+        return values.astype(target)
 
     def load(self, data: npt.NDArray[np.uint8], dtype: NumpyDType, readonly: bool) -> Any:
         """Give bytes as a one-dimensional array."""

@@ -54,19 +54,19 @@ def register(
     taken = next((other for other, codec in BY_CLASS.items() if codec.name == name and other is not cls), None)
     if taken is not None and f"{taken.__module__}:{taken.__qualname__}" != f"{cls.__module__}:{cls.__qualname__}":
         raise ValueError(f"the name {name!r} is taken by {taken.__qualname__}")
-    codec = Codec(name, encode, decode) if encode and decode else Codec(name, *default_form(cls))
+    codec = Codec(name, encode, decode) if encode and decode else default_codec(cls, name)
     BY_CLASS[cls] = BY_NAME[name] = codec
     return cls
 
 
-def default_form(cls: type) -> tuple[Callable[[Any], Any], Callable[[Any], Any]]:
-    """Give encode and decode of a namedtuple, dataclass or Enum."""
+def default_codec(cls: type, name: str) -> Codec:
+    """Give the codec of a namedtuple, dataclass or Enum."""
     if issubclass(cls, enum.Enum):
-        return encode_enum, lambda part: cls[part] if isinstance(part, str) else cls(part)
+        return Codec(name, encode_enum, lambda part: cls[part] if isinstance(part, str) else cls(part))
     if issubclass(cls, tuple) and hasattr(cls, "_make") and hasattr(cls, "_fields"):
-        return tuple, cls._make
+        return Codec(name, tuple, cls._make, tuple)
     if dataclasses.is_dataclass(cls):
-        return encode_dataclass, lambda parts: decode_dataclass(cls, parts)
+        return Codec(name, encode_dataclass, lambda parts: decode_dataclass(cls, parts), dict)
     raise TypeError(f"{cls.__qualname__} is no namedtuple, dataclass or Enum: give encode and decode")
 
 

@@ -38,8 +38,9 @@ def lock_whole(path: Path) -> int | None:
     fd = open_file(path, os.O_RDWR)
     if fd is None:
         return None
-    # The path is looked at last: the segment may have been taken between opening and locking.
-    if _native.try_lock(fd, WRITER_BYTE, True) and _native.try_lock(fd, READER_BYTE, True) and names(path, fd):
+    # The segment may have been taken, and even published, between opening and locking. Who holds the writer's byte while
+    # the path still leads here is the only one who may move it; before, the reader's byte is none of ours to lock.
+    if _native.try_lock(fd, WRITER_BYTE, True) and names(path, fd) and _native.try_lock(fd, READER_BYTE, True):
         return fd
     os.close(fd)
     return None

@@ -115,8 +115,8 @@ class Pool:
         with self._lock:
             for identity, mapping in list(self._mappings.items()):
                 if os.fstat(mapping.fd).st_nlink == 0:
+                    del self._mappings[identity]  # first, since a fork during close() would close it again
                     os.close(mapping.fd)
-                    del self._mappings[identity]
             return {number for _, number in self._mappings}
 
     def put_back(self, path: Path) -> bool:

@@ -35,10 +35,10 @@ def unpack_header(header: bytes, key: str, file_nbytes: int) -> tuple[int, int] 
     """
     if len(header) < HEADER.size:
         raise BundleError(f"the segment of {key} is truncated")
-    magic, version, _, _, payload_nbytes, manifest_nbytes, stored = HEADER.unpack_from(header)
+    magic, version, reserved, padding, payload_nbytes, manifest_nbytes, stored = HEADER.unpack_from(header)
     if magic != MAGIC:
         raise BundleError(f"the file of {key} is no segment of rollferry's")
-    if version != VERSION:
+    if version != VERSION or reserved or padding:
         raise BundleError(f"the segment of {key} has version {version}; this rollferry reads version {VERSION}")
     if stored.rstrip(b"\0") != key.encode():
         return None

@@ -37,6 +37,7 @@ class ShmWriter:
         self._pool = pool
         self._key = key
         self._payload_nbytes = payload_nbytes
+        self._manifest_nbytes = manifest_nbytes
         nbytes = HEADER_NBYTES + payload_nbytes + manifest_nbytes
         segment = pool.take(nbytes) or create(directory, pool, nbytes)
         self._segment: Segment | None = segment
@@ -52,6 +53,8 @@ class ShmWriter:
         segment = self._segment
         if segment is None:
             raise EngineError("the bundle was published or aborted already")
+        if len(manifest) != self._manifest_nbytes:
+            raise EngineError(f"{self._manifest_nbytes} bytes were announced for the manifest, not {len(manifest)}")
         start = HEADER_NBYTES + self._payload_nbytes
         self._memory[start : start + len(manifest)] = np.frombuffer(manifest, np.uint8)
         header = pack_header(self._key, self._payload_nbytes, len(manifest))
@@ -81,9 +84,9 @@ class ShmWriter:
 
     def _end(self) -> None:
         self.chunks = []
-        if self._segment is not None:
-            os.close(self._segment.fd)
-            self._segment = None
+        segment, self._segment = self._segment, None  # first, since a fork during close() would close it again
+        if segment is not None:
+            os.close(segment.fd)
 
 
 def create(directory: Directory, pool: Pool, nbytes: int) -> Segment:

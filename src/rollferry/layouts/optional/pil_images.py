@@ -12,6 +12,8 @@ from rollferry.layouts.media import Media
 
 __all__ = ["attributes", "handler", "image_nbytes", "pixels_into", "rebuild"]
 
+MAX_SIDE = 1 << 20  # pillow allocates for each row, also where they are empty
+
 
 def handler(cls: type) -> Handler | None:
     """Give the handler of a class of images."""
@@ -21,6 +23,8 @@ def handler(cls: type) -> Handler | None:
 def image_nbytes(mode: str, size: tuple[int, int]) -> int:
     """Give the bytes of an image's pixels, rows without padding."""
     width, height = size
+    if min(width, height) < 0 or max(width, height) > MAX_SIDE:
+        raise ValueError(f"an image of size {size}")
     if mode == "1":
         return (width + 7) // 8 * height
     descriptor = ImageMode.getmode(mode)
@@ -33,6 +37,8 @@ def attributes(image: Image.Image) -> tuple[Any, ...]:
         image.load()
     except (OSError, SyntaxError, ValueError) as error:
         raise UnsupportedValueError(f"an image that can't be loaded: {error}", image) from error
+    if max(image.size) > MAX_SIDE:
+        raise UnsupportedValueError(f"an image of size {image.size}", image)
     palette = None
     if image.palette is not None and image.mode in ("P", "PA", "L", "LA"):
         mode = image.palette.mode

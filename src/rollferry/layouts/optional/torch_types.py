@@ -1,5 +1,8 @@
 """torch: tensors as an array library, nested tensors and torch's small value types."""
 
+import math
+import warnings
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -104,9 +107,9 @@ class TorchLibrary:
         return list(torch.unsafe_split_with_sizes(values, lengths.tolist()))
 
     def split_shapes(self, values: torch.Tensor, shapes: Int64Array) -> list[torch.Tensor]:
-        if len(shapes) and shapes.size and shapes.min() < 0:
+        if shapes.size and shapes.min() < 0:
             raise ValueError("a shape is negative")
-        sizes = [int(np.prod(shape, dtype=object)) for shape in shapes]
+        sizes = [math.prod(shape) for shape in shapes.tolist()]
         if sum(sizes) != len(values):
             raise ValueError("the shapes do not fit the values")
         rows = torch.unsafe_split_with_sizes(values, sizes)
@@ -160,8 +163,6 @@ def encode_tensors(values: list[torch.Tensor], encoder: Any) -> Spec:
 
 def decode_nested(rows: list[torch.Tensor]) -> torch.Tensor:
     """Rebuild a strided nested tensor, which copies its rows."""
-    import warnings
-
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors")
         return torch.nested.as_nested_tensor(rows)
@@ -177,7 +178,40 @@ def encode_jagged(value: Any) -> tuple[Any, ...]:
 def decode_jagged(parts: tuple[Any, ...]) -> torch.Tensor:
     """Rebuild a jagged nested tensor over its values."""
     values, offsets, lengths, axis = parts
+    check_jagged(values, offsets, lengths, axis)
     return torch.nested.nested_tensor_from_jagged(values, offsets, lengths, jagged_dim=axis)
+
+
+def check_jagged(values: Any, offsets: Any, lengths: Any, axis: Any) -> None:
+    """Raise ValueError unless parts make a jagged tensor; torch itself reads where its offsets say."""
+    if not all(type(part) is torch.Tensor and part.layout == torch.strided for part in (values, offsets)):
+        raise ValueError("a jagged tensor consists of tensors")
+    if type(axis) is not int or not 1 <= axis <= values.dim():
+        raise ValueError("the ragged dimension of a jagged tensor is none of its own")
+    starts, total = check_indices(offsets), values.size(axis - 1)
+    if lengths is None:
+        rising = starts[0] >= 0 and all(a <= b for a, b in pairwise(starts)) and starts[-1] <= total
+    else:
+        sizes = check_indices(lengths)
+        rising = len(sizes) == len(starts) - 1 and all(
+            a >= 0 and n >= 0 and a + n <= total for a, n in zip(starts, sizes, strict=False)
+        )
+        rising = rising and 0 <= starts[-1] <= total
+    if not rising:
+        raise ValueError("the offsets of a jagged tensor do not fit its values")
+
+
+def check_indices(part: Any) -> list[int]:
+    """Give a one-dimensional tensor of indices as a list. Raises ValueError where it is none."""
+    if (
+        type(part) is not torch.Tensor
+        or part.dtype not in (torch.int32, torch.int64)
+        or part.dim() != 1
+        or not len(part)
+    ):
+        raise ValueError("offsets and lengths of a jagged tensor are one-dimensional int tensors")
+    indices: list[int] = part.tolist()
+    return indices
 
 
 def handler(cls: type) -> Handler | None:
@@ -192,8 +226,8 @@ def handler(cls: type) -> Handler | None:
 TORCH = TorchLibrary()
 LIBRARIES["torch"] = TORCH
 NestedTensor: type = type(torch.nested.nested_tensor([torch.zeros(1)], layout=torch.jagged))
-register_builtin(NestedTensor, "torch.jagged", encode_jagged, decode_jagged)
-register_builtin(torch.Size, "torch.Size", tuple, torch.Size)
-register_builtin(torch.dtype, "torch.dtype", lambda value: str(value).partition(".")[2], dtype_named)
-register_builtin(torch.device, "torch.device", str, torch.device)
-BY_NAME["torch.nested"] = Codec("torch.nested", list, decode_nested)
+register_builtin(NestedTensor, "torch.jagged", encode_jagged, decode_jagged, tuple)
+register_builtin(torch.Size, "torch.Size", tuple, torch.Size, tuple)
+register_builtin(torch.dtype, "torch.dtype", lambda value: str(value).partition(".")[2], dtype_named, str)
+register_builtin(torch.device, "torch.device", str, torch.device, str)
+BY_NAME["torch.nested"] = Codec("torch.nested", list, decode_nested, list)

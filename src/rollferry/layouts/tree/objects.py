@@ -1,12 +1,11 @@
 """Columns of numpy object arrays."""
 
+import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
-import numpy as np
-
 from rollferry import _native
-from rollferry.layouts.base import Spec
+from rollferry.layouts.base import MAX_NDIM, Spec
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
@@ -53,7 +52,9 @@ class Objects(Spec, frozen=True, tag="objects"):
         arrays = []
         start = 0
         for shape in shapes:
-            stop = start + int(np.prod(shape, dtype=object)) if shape else start + 1
+            if len(shape) > MAX_NDIM:
+                raise ValueError(f"an object array of {len(shape)} dimensions")
+            stop = start + math.prod(shape)
             arrays.append(_native.object_array(items[start:stop], tuple(shape)))
             start = stop
         if start != len(items):

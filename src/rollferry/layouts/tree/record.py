@@ -8,7 +8,7 @@ import numpy as np
 
 from rollferry import _native
 from rollferry.errors import BatchChangedError, BundleError
-from rollferry.layouts.base import Spec
+from rollferry.layouts.base import Count, Spec
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
@@ -39,7 +39,7 @@ class Record(Spec, frozen=True, tag="record"):
 
     keys: list[str | int]
     columns: list[int]
-    shapes: list[list[int]]
+    shapes: list[list[Count]]
     tags: int | None = None
 
     def children(self) -> Iterable[int]:
@@ -68,7 +68,7 @@ class Record(Spec, frozen=True, tag="record"):
 
     def decode(self, source: "Decoder") -> list[Any]:
         children = [source.column(number) for number in self.columns]
-        if len(children) != len(self.keys):
+        if len(children) != len(self.keys) or len(set(self.keys)) != len(self.keys):
             raise BundleError("the columns of a record don't fit its keys")
         if self.tags is None:
             if self.shapes != [list(range(len(self.keys)))] or not children:

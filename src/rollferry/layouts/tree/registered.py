@@ -15,11 +15,22 @@ __all__ = ["BY_CLASS", "BY_NAME", "Codec", "Registered", "register_builtin"]
 
 
 class Codec(NamedTuple):
-    """How values of one class are taken apart and rebuilt."""
+    """How values of one class are taken apart and rebuilt.
+
+    Parameters
+    ----------
+    name
+        Name in bundles.
+    encode, decode
+        One the inverse of the other.
+    parts
+        Exact type of what `encode` gives, checked before `decode`; None where it may be any.
+    """
 
     name: str
     encode: Callable[[Any], Any]
     decode: Callable[[Any], Any]
+    parts: type | None = None
 
 
 BY_CLASS: dict[type, Codec] = {}
@@ -75,19 +86,36 @@ class Registered(Spec, frozen=True, tag="registered"):
                 f"the bundle has values of {self.name!r}, which is not registered in this process; "
                 "import its class and call rollferry.register() before get"
             )
-        return [codec.decode(parts) for parts in source.column(self.parts)]
+        column = source.column(self.parts)
+        # A bundle of somebody else's making may have anything here, such as a range of 2**40 where a list belongs.
+        if codec.parts is not None and not all(type(parts) is codec.parts for parts in column):
+            raise BundleError(f"values of {self.name!r} are not made of {codec.parts.__name__}")
+        return [codec.decode(parts) for parts in column]
 
     def dtype_name(self) -> str:
         return self.name
 
 
-def register_builtin(cls: type, name: str, encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> None:
+def decode_complex(real: float, imag: float) -> complex:
+    """Rebuild a complex number from two floats."""
+    if type(real) is not float or type(imag) is not float:
+        raise BundleError("a complex number is not made of two floats")
+    return complex(real, imag)
+
+
+def register_builtin(
+    cls: type, name: str, encode: Callable[[Any], Any], decode: Callable[[Any], Any], parts: type
+) -> None:
     """Support a class without the user's doing; the name has no colon."""
-    BY_CLASS[cls] = BY_NAME[name] = Codec(name, encode, decode)
+    BY_CLASS[cls] = BY_NAME[name] = Codec(name, encode, decode, parts)
 
 
-BY_NAME["int"] = Codec("int", int, lambda data: int.from_bytes(data, "little", signed=True))
-register_builtin(complex, "complex", lambda value: (value.real, value.imag), lambda parts: complex(*parts))
-register_builtin(range, "range", lambda value: (value.start, value.stop, value.step), lambda parts: range(*parts))
-register_builtin(set, "set", list, set)
-register_builtin(frozenset, "frozenset", list, frozenset)
+BY_NAME["int"] = Codec("int", int, lambda data: int.from_bytes(data, "little", signed=True), bytes)
+register_builtin(
+    complex, "complex", lambda value: (value.real, value.imag), lambda parts: decode_complex(*parts), tuple
+)
+register_builtin(
+    range, "range", lambda value: (value.start, value.stop, value.step), lambda parts: range(*parts), tuple
+)
+register_builtin(set, "set", list, set, list)
+register_builtin(frozenset, "frozenset", list, frozenset, list)

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from rollferry.layouts.base import Spec
-from rollferry.layouts.dtypes import NumpyDType, dtype_from_text, dtype_of, dtype_to_text, encode_dtype, is_kept
+from rollferry.layouts.dtypes import (
+    NumpyDType,
+    dtype_from_text,
+    dtype_of,
+    dtype_to_text,
+    encode_dtype,
+    is_kept,
+    zero_width,
+)
 from rollferry.layouts.tree.registered import BY_NAME, Codec, Registered, register_builtin
 from rollferry.layouts.tree.union import Union
 
@@ -58,11 +66,11 @@ class Scalars(Spec, frozen=True, tag="scalars"):
 
 
 # As text and ints, since arrays would cut the trailing zeros of text, and give these ints the type np.int64.
-register_builtin(np.str_, "numpy.str_", lambda value: str.__getitem__(value, slice(None)), np.str_)
-register_builtin(np.bytes_, "numpy.bytes_", lambda value: bytes.__getitem__(value, slice(None)), np.bytes_)
+register_builtin(np.str_, "numpy.str_", lambda value: str.__getitem__(value, slice(None)), np.str_, str)
+register_builtin(np.bytes_, "numpy.bytes_", lambda value: bytes.__getitem__(value, slice(None)), np.bytes_, bytes)
 for twin in (np.longlong, np.ulonglong):
     if np.dtype(np.dtype(twin).str).type is not twin:
-        register_builtin(twin, f"numpy.{twin.__name__}", int, twin)
+        register_builtin(twin, f"numpy.{twin.__name__}", int, twin, int)
 BY_NAME["numpy.zero_width_scalar"] = Codec(
-    "numpy.zero_width_scalar", str, lambda text: np.zeros((), dtype_from_text(text))[()]
+    "numpy.zero_width_scalar", str, lambda text: zero_width(dtype_from_text(text), ())[()], str
 )

@@ -1,0 +1,282 @@
+"""What every engine and every layout must do, as pytest classes to inherit from; needs pytest.
+
+>>> class TestShm(EngineContract):  # doctest: +SKIP
+...     @pytest.fixture
+...     def url(self, tmp_path):
+...         return f"shm://{tmp_path}"
+"""
+
+import secrets
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+from rollferry.engines.base import Bytes, Engine
+from rollferry.engines.registry import open_engine
+from rollferry.errors import BundleNotFoundError, EngineError
+from rollferry.ferry import Ferry
+from rollferry.testing.equality import assert_same
+from rollferry.testing.faulty import FaultyEngine
+from rollferry.testing.layout_contract import LayoutContract
+
+__all__ = ["EngineContract", "FaultyEngine", "LayoutContract"]
+
+SIZES = (0, 1, 63, 64, 65, 4096, 100_003)
+
+
+def new_key() -> str:
+    """Give a key that was never used."""
+    return f"contract.{secrets.token_hex(16)}"
+
+
+def payload_of(nbytes: int, seed: int = 0) -> bytes:
+    """Give a payload that differs everywhere from that of another seed."""
+    return np.random.default_rng(seed).bytes(nbytes)
+
+
+def fill(chunks: Sequence[Bytes], payload: bytes) -> None:
+    """Write a payload to the chunks of a writer."""
+    start = 0
+    for chunk in chunks:
+        chunk[:] = np.frombuffer(payload[start : start + len(chunk)], np.uint8)
+        start += len(chunk)
+
+
+def put(engine: Engine, payload: bytes, manifest: bytes = b"the manifest") -> str:
+    """Publish a bundle; give its key."""
+    key = new_key()
+    writer = engine.begin(key, len(payload), len(manifest))
+    fill(writer.chunks, payload)
+    writer.publish(manifest)
+    return key
+
+
+def get(engine: Engine, key: str) -> Bytes:
+    """Fetch the whole payload of a bundle."""
+    reader = engine.open(key)
+    try:
+        return reader.fetch([(0, reader.payload_nbytes)])[0]
+    finally:
+        reader.close()
+
+
+class EngineContract:
+    """What an engine must do. A subclass gives the fixture `url`; each test starts with an empty engine."""
+
+    @pytest.fixture
+    def url(self) -> str:
+        """Give the URL of an engine that nobody else uses and that is empty."""
+        raise NotImplementedError
+
+    @pytest.fixture
+    def engine(self, url: str) -> Iterator[Engine]:
+        """Open the engine."""
+        engine = open_engine(url)
+        yield engine
+        engine.close()
+
+    @pytest.mark.parametrize("nbytes", SIZES)
+    def test_bundle_comes_back(self, engine: Engine, nbytes: int) -> None:
+        """Manifest and payload are the bytes that were written."""
+        payload = payload_of(nbytes)
+        reader = engine.open(put(engine, payload, b"\0manifest\xff"))
+        assert reader.manifest == b"\0manifest\xff"
+        assert reader.payload_nbytes == nbytes
+        assert reader.fetch([(0, nbytes)])[0].tobytes() == payload
+        reader.close()
+
+    @pytest.mark.parametrize("nbytes", SIZES)
+    def test_chunks_are_writable_memory_for_the_payload(self, engine: Engine, nbytes: int) -> None:
+        """Lent chunks are as long together as was asked for."""
+        writer = engine.begin(new_key(), nbytes, 1)
+        assert sum(len(chunk) for chunk in writer.chunks) == nbytes
+        for chunk in writer.chunks:
+            assert chunk.dtype == np.uint8
+            assert chunk.ndim == 1
+            assert chunk.flags.writeable
+            assert chunk.flags.c_contiguous
+        writer.abort()
+
+    @pytest.mark.parametrize("nbytes", [0, 1, 1_000_003])
+    def test_manifest_may_have_any_length(self, engine: Engine, nbytes: int) -> None:
+        """It is kept byte for byte."""
+        manifest = payload_of(nbytes, seed=5)
+        reader = engine.open(put(engine, b"payload", manifest))
+        assert reader.manifest == manifest
+        reader.close()
+
+    def test_unpublished_is_invisible(self, engine: Engine, url: str) -> None:
+        """Nobody sees a bundle before it is published."""
+        key = new_key()
+        writer = engine.begin(key, 100, 1)
+        fill(writer.chunks, payload_of(100))
+        for other in (engine, open_engine(url)):
+            assert other.list() == []
+            assert other.usage().bundles == 0
+            with pytest.raises(BundleNotFoundError):
+                other.open(key)
+            assert other.remove(key) is False
+        writer.publish(b"m")
+        assert engine.list() == [key]
+
+    def test_abort_leaves_nothing(self, engine: Engine) -> None:
+        """Also the second time; and nothing can be published afterwards."""
+        key = new_key()
+        writer = engine.begin(key, 100, 1)
+        writer.abort()
+        writer.abort()
+        with pytest.raises(EngineError):
+            writer.publish(b"m")
+        assert engine.list() == []
+        assert engine.usage().live_nbytes == 0
+
+    def test_publishes_once(self, engine: Engine) -> None:
+        """A second publish is an error and changes nothing; an abort after it does nothing."""
+        key = new_key()
+        writer = engine.begin(key, 3, 1)
+        fill(writer.chunks, b"abc")
+        writer.publish(b"1")
+        with pytest.raises(EngineError):
+            writer.publish(b"2")
+        writer.abort()
+        reader = engine.open(key)
+        assert (reader.manifest, reader.fetch([(0, 3)])[0].tobytes()) == (b"1", b"abc")
+
+    def test_ranges(self, engine: Engine) -> None:
+        """Ranges come in the order asked for; they may be empty, overlap, repeat, and lie anywhere."""
+        payload = payload_of(1000)
+        reader = engine.open(put(engine, payload))
+        ranges = [(990, 10), (0, 0), (5, 700), (64, 1), (1000, 0), (5, 700), (0, 1000)]
+        parts = reader.fetch(ranges)
+        assert [part.tobytes() for part in parts] == [payload[start : start + n] for start, n in ranges]
+        assert reader.fetch([]) == []
+        reader.close()
+
+    def test_fetched_memory_is_aligned(self, engine: Engine) -> None:
+        """Members, whose offsets are multiples of 64, lie in memory as they do in the payload."""
+        reader = engine.open(put(engine, payload_of(1000)))
+        for part in reader.fetch([(0, 100), (128, 100), (960, 40)]):
+            assert part.ctypes.data % 64 == 0
+        reader.close()
+
+    def test_fetched_is_writable_and_private(self, engine: Engine) -> None:
+        """Writing to it reaches neither the stored bundle nor another reader."""
+        payload = payload_of(100)
+        key = put(engine, payload)
+        first, second = get(engine, key), get(engine, key)
+        first[:] = 0
+        assert second.tobytes() == payload
+        assert get(engine, key).tobytes() == payload
+
+    def test_fetched_outlives_everything(self, engine: Engine, url: str) -> None:
+        """Memory of a result is its reader's, also when the bundle is removed and its space is used again."""
+        payload = payload_of(50_000)
+        key = put(engine, payload)
+        reader = engine.open(key)
+        held = [part[10:] for part in reader.fetch([(0, 50_000), (10, 100)])]
+        reader.close()
+        reader.close()
+        assert engine.remove(key)
+        for seed in range(5):
+            engine.remove(put(engine, payload_of(50_000, seed=seed + 1)))
+        engine.close()
+        engine.close()
+        other = open_engine(url)
+        put(other, payload_of(50_000, seed=9))
+        assert held[0].tobytes() == payload[10:]
+        assert held[1].tobytes() == payload[20:110]
+
+    def test_remove(self, engine: Engine) -> None:
+        """True the first time; afterwards the bundle is gone, and the others are not."""
+        key, other = put(engine, b"one"), put(engine, b"other")
+        assert engine.remove(key) is True
+        assert engine.remove(key) is False
+        with pytest.raises(BundleNotFoundError):
+            engine.open(key)
+        assert engine.list() == [other]
+        assert get(engine, other).tobytes() == b"other"
+
+    def test_missing_bundle(self, engine: Engine) -> None:
+        """It can't be opened, and not be removed."""
+        with pytest.raises(BundleNotFoundError):
+            engine.open(new_key())
+        assert engine.remove(new_key()) is False
+
+    def test_usage_and_list(self, engine: Engine) -> None:
+        """Every published bundle is listed and counted until it is removed."""
+        keys = [put(engine, payload_of(10_000, seed=n)) for n in range(200)]
+        assert sorted(engine.list()) == sorted(keys)
+        usage = engine.usage()
+        assert usage.bundles == 200
+        assert usage.live_nbytes >= 200 * 10_000
+        assert get(engine, keys[77]).tobytes() == payload_of(10_000, seed=77)
+        assert all(engine.remove(key) for key in keys)
+        assert engine.list() == []
+        assert (engine.usage().bundles, engine.usage().live_nbytes) == (0, 0)
+
+    def test_opened_twice(self, engine: Engine, url: str) -> None:
+        """What one handle puts the other reads and removes; closing one leaves bundles in place."""
+        other = open_engine(url)
+        key = put(other, b"abc")
+        other.close()
+        assert get(engine, key).tobytes() == b"abc"
+        assert engine.remove(key) is True
+
+    def test_threads(self, engine: Engine) -> None:
+        """Many threads put, get and remove at once."""
+
+        def work(number: int) -> None:
+            for turn in range(30):
+                payload = payload_of(1 + 997 * turn, seed=number * 100 + turn)
+                key = put(engine, payload, payload[:9])
+                fetched = get(engine, key)
+                assert engine.remove(key)
+                assert fetched.tobytes() == payload
+
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(work, range(8)))
+        assert engine.list() == []
+
+    def test_several_readers(self, engine: Engine) -> None:
+        """One bundle is read by many at once, while it is removed."""
+        payload = payload_of(100_000)
+        key = put(engine, payload)
+        barrier = threading.Barrier(8)
+
+        def work(number: int) -> None:
+            reader = engine.open(key)
+            barrier.wait(60)
+            if number == 0:
+                assert engine.remove(key)
+            assert reader.fetch([(0, 100_000)])[0].tobytes() == payload
+            reader.close()
+
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(work, range(8)))
+
+    @pytest.mark.parametrize("step", ["begin", "chunks", "publish"])
+    def test_put_that_fails_leaves_nothing(self, engine: Engine, step: str) -> None:
+        """A Ferry gives the step's error on, and everything back."""
+        faulty = FaultyEngine(engine, **{step: 1})
+        ferry = Ferry(faulty, namespace="contract", schema=None, allow_pickle=False, checksum=True)
+        batch = {"rows": [np.arange(50), np.arange(1000)], "texts": ["a", "b"]}
+        with pytest.raises(EngineError, match=f"{step} fails on purpose"):
+            ferry.put(batch)
+        assert (faulty.unfinished, engine.list(), engine.usage().live_nbytes) == (0, [], 0)
+        ref = ferry.put(batch)
+        assert_same(ferry.get(ref, verify="full"), batch)
+        assert faulty.unclosed == 0
+
+    @pytest.mark.parametrize("step", ["open", "fetch"])
+    def test_get_that_fails_closes_its_reader(self, engine: Engine, step: str) -> None:
+        """The bundle stays, and can be read the next time."""
+        faulty = FaultyEngine(engine, **{step: 1})
+        ferry = Ferry(faulty, namespace="contract", schema=None, allow_pickle=False, checksum=False)
+        ref = ferry.put({"rows": [1, 2, 3]})
+        with pytest.raises(EngineError, match=f"{step} fails on purpose"):
+            ferry.get(ref)
+        assert faulty.unclosed == 0
+        assert_same(ferry.get(ref), {"rows": [1, 2, 3]})
