@@ -8,8 +8,10 @@ from rollferry.bundle.fields import EncodedBatch
 from rollferry.bundle.manifest import Field
 from rollferry.layouts.base import Spec
 from rollferry.layouts.encoder import Encoder
-from rollferry.layouts.numbers import NumberSource
+from rollferry.layouts.media import Media
+from rollferry.layouts.numbers import Numbers, NumberSource
 from rollferry.layouts.pickled import Pickled
+from rollferry.layouts.text import Text
 from rollferry.layouts.tree.null import Null
 from rollferry.layouts.tree.sequence import Sequence
 from rollferry.layouts.tree.shared import Shared
@@ -117,10 +119,11 @@ def report_field(key: Any, field: Field, columns: list[Spec], encoder: Encoder) 
         spec.layout in ("dense", "ragged", "numbers", "text") or isinstance(spec, Sequence | Null) for spec in columns
     )
     root = encoder.specs[field.column]
+    layout = layout_of(root, encoder.specs)
     dtypes = {name for spec in columns if (name := spec.dtype_name())}
     return FieldReport(
         key=key,
-        layout=layout_of(root, encoder.specs),
+        layout="ragged" if layout == "dense" and field.form != "value" else layout,
         why=root.why,
         dtype=dtypes.pop() if len(dtypes) == 1 else "",
         nbytes=sum(source.nbytes for source in sources),
@@ -135,7 +138,8 @@ def layout_of(spec: Spec, specs: list[Spec]) -> str:
     if isinstance(spec, Shared):
         return layout_of(specs[spec.sources[0] if spec.own is None else spec.own], specs)
     if isinstance(spec, Sequence):
-        inner = layout_of(specs[spec.items], specs)
+        items = specs[spec.items]
+        inner = layout_of(items, specs) if isinstance(items, Numbers | Text | Media | Shared) else "tree"
         return inner if inner in ("numbers", "text", "media") else "tree"
     if isinstance(spec, Union):
         names = {layout_of(specs[number], specs) for number in spec.columns if not isinstance(specs[number], Null)}

@@ -121,10 +121,9 @@ class Ferry:
             There is no room.
         """
         engine = self._open_engine(type)
-        if metadata is not None:
-            check_metadata(metadata)
+        own = None if metadata is None else check_metadata(metadata)
         encoded = encode_batch(batch, self._schema_for(schema), allow_pickle=self._allow_pickle)
-        return publish(engine, encoded, namespace=self._namespace, checksum=self._checksum, metadata=metadata)
+        return publish(engine, encoded, namespace=self._namespace, checksum=self._checksum, metadata=own)
 
     def get(
         self,

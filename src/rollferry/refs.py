@@ -139,14 +139,16 @@ def as_ref(ref: TransferRef | Mapping[str, Any] | str | bytes) -> TransferRef:
     return TransferRef.from_dict(ref)
 
 
-def check_metadata(metadata: object) -> None:
-    """Raise RefError unless `metadata` is a dict that JSON carries unchanged."""
+def check_metadata(metadata: object) -> dict[str, Any]:
+    """Give a copy of a dict that JSON carries unchanged. Raises RefError for anything else."""
     try:
-        same = isinstance(metadata, dict) and json.loads(json.dumps(metadata, allow_nan=False)) == metadata
+        copy: dict[str, Any] = json.loads(json.dumps(metadata, allow_nan=False))
+        same = isinstance(metadata, dict) and copy == metadata
     except (TypeError, ValueError, RecursionError) as error:
         raise RefError(f"bad reference: its metadata is not JSON-safe ({error})") from None
     if not same:
         refuse("its metadata must be a dict that JSON carries unchanged (str keys, lists instead of tuples)")
+    return copy
 
 
 def check_text(value: object, pattern: re.Pattern[str], name: str) -> None:

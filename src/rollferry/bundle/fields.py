@@ -72,7 +72,7 @@ def encode_batch(batch: dict[Any, Any], schema: Schema | None, *, allow_pickle: 
         raise UnsupportedValueError(error.reason, error.value, path) from error.__cause__
     except RecursionError:
         raise UnsupportedValueError("nested too deeply", None, where) from None
-    return EncodedBatch(fields, encoder, keys, common_rows([value for _, value in items], fields, encoder))
+    return EncodedBatch(fields, encoder, keys, common_rows(fields, encoder))
 
 
 def encode_field(key: Any, value: Any, hint: FieldSchema | None, encoder: Encoder, batch: object) -> tuple[Any, int]:
@@ -117,13 +117,13 @@ def has_array_form(column: int, encoder: Encoder) -> bool:
     return isinstance(spec, ArraySpec | Null)
 
 
-def common_rows(values: list[Any], fields: list[Field], encoder: Encoder) -> int | None:
+def common_rows(fields: list[Field], encoder: Encoder) -> int | None:
     """Give the number of rows that all row-aligned fields have; None where they differ or there are none."""
     lengths = set()
-    for value, field in zip(values, fields, strict=True):
+    for field in fields:
         spec = encoder.specs[field.column]
         if field.form != "value":
-            lengths.add(len(value))
+            lengths.add(spec.rows)
         elif isinstance(spec, Dense) and spec.shape:
             lengths.add(spec.shape[0])
     return lengths.pop() if len(lengths) == 1 else None

@@ -9,6 +9,7 @@ import numpy.typing as npt
 from rollferry import _native
 from rollferry.errors import BundleError
 from rollferry.layouts.base import MAX_DEPTH, Int64Array, Spec
+from rollferry.memory.leases import frozen
 
 __all__ = ["Decoder"]
 
@@ -65,11 +66,10 @@ class Decoder:
 
     def array(self, number: int, dtype: "np.dtype[Any]", length: int | None = None) -> npt.NDArray[Any]:
         """Give a member as an array of exactly `length` items."""
-        values = self.bytes(number).view(dtype)
+        data = self.bytes(number)
+        values = (frozen(data) if self.readonly else data).view(dtype)
         if length is not None and len(values) != length:
             raise BundleError(f"member {number} has {len(values)} items, not {length}")
-        if self.readonly:
-            values.flags.writeable = False
         return values
 
     def to_tensor(self, values: npt.NDArray[Any]) -> Any:

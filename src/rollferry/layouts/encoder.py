@@ -10,6 +10,7 @@ from rollferry.errors import UnsupportedValueError
 from rollferry.layouts.base import MAX_DEPTH, Spec
 from rollferry.layouts.choose import Handler, handler_for
 from rollferry.layouts.contents import contains_itself
+from rollferry.layouts.numbers import Numbers
 from rollferry.layouts.tree.shared import Shared
 from rollferry.layouts.tree.union import Union
 from rollferry.memory.plan import Source, SpanSource
@@ -68,6 +69,11 @@ class Encoder:
         """Encode one field of a batch: a list or tuple row by row, anything else as one value."""
         self._parents = [[batch, value]]
         form = FORMS.get(type(value))
+        if form == "list" and value and type(value[0]) in (int, float, bool):
+            # From the list itself: a snapshot would take more memory than the numbers, which are checked when written.
+            numbers = _native.number_scan(value)
+            if numbers is not None:
+                return form, self.add(Numbers.of(numbers, self))
         return (form, self.column(list(value))) if form else ("value", self.column([value]))
 
     def add(self, spec: Spec) -> int:

@@ -157,6 +157,8 @@ def encode_ints(values: list[int], encoder: "Encoder") -> Spec:
     column = _native.number_scan(values)
     if column is not None:
         return Numbers.of(column, encoder)
+    if encoder.hint is not None and encoder.hint.dtype is not None:
+        raise LossyCastError(f"an int of more than 64 bits does not survive {encoder.hint.dtype}")
     return Registered.encode_as("int", [int_to_bytes(value) for value in values], encoder)
 
 

@@ -9,6 +9,7 @@ from rollferry import _native
 from rollferry.layouts.base import Int64Array
 from rollferry.layouts.dtypes import NumpyDType, dtype_of, encode_dtype, is_kept
 from rollferry.layouts.library import ArrayRows, LossyCastError, StridedSource
+from rollferry.memory.leases import frozen
 from rollferry.memory.plan import SpanSource
 
 __all__ = ["NumpyLibrary"]
@@ -57,6 +58,8 @@ class NumpyLibrary:
             return value
         if value.dtype.kind not in NUMERIC or target.kind not in NUMERIC:
             raise LossyCastError(f"dtype {value.dtype} can't be stored as {dtype}", value)
+        if value.dtype.kind == "c" and target.kind != "c":
+            raise LossyCastError(f"complex values can't be stored as {dtype}", value)
         with np.errstate(all="ignore"):
             cast = value.astype(target)
             back = cast.astype(value.dtype)
@@ -69,14 +72,13 @@ class NumpyLibrary:
         target = dtype_of(dtype)
         if target.kind not in NUMERIC or values.dtype.kind not in NUMERIC:
             raise ValueError(f"values of {values.dtype} were not stored for {target}")
-        return values.astype(target)
+        converted = values.astype(target)
+        converted.flags.writeable = values.flags.writeable
+        return converted
 
     def load(self, data: npt.NDArray[np.uint8], dtype: NumpyDType, readonly: bool) -> Any:
         """Give bytes as a one-dimensional array."""
-        values = data.view(dtype_of(dtype))
-        if readonly:
-            values.flags.writeable = False
-        return values
+        return (frozen(data) if readonly else data).view(dtype_of(dtype))
 
     def split_rows(self, values: Any, offsets: Int64Array) -> list[Any]:
         """Cut values along the first axis."""

@@ -1,26 +1,35 @@
-"""Opening and locking the files of the shm:// engine."""
+"""Opening and locking the files of the shm:// engine, and its errors."""
 
 import errno
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from rollferry import _native
 from rollferry.engines.shm.segment import READER_BYTE, WRITER_BYTE
 from rollferry.errors import EngineError
 
-__all__ = ["lock_whole", "names", "open_file"]
+__all__ = ["lock_whole", "names", "open_file", "translated"]
+
+
+@contextmanager
+def translated(root: Path) -> Iterator[None]:
+    """Raise EngineError in place of OSError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE):
+            raise EngineError("no file descriptor is left; raise the limit (ulimit -n)") from error
+        raise EngineError(f"the directory {root} can't be used: {error}") from error
 
 
 def open_file(path: str | Path, flags: int) -> int | None:
-    """Open a file of ours; None where there is none. Raises EngineError where descriptors have run out."""
+    """Open a file of ours; None where there is none."""
     try:
         return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise EngineError("no file descriptor is left; raise the limit (ulimit -n)") from error
-        raise EngineError(f"{path} can't be opened: {error}") from error
 
 
 def names(path: Path, fd: int) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rollferry import _native
+from rollferry.engines.shm.descriptors import translated
 from rollferry.errors import EngineError, RollferryWarning
 
 __all__ = ["DEFAULT_ROOT", "Directory"]
@@ -37,16 +38,15 @@ class Directory:
             raise EngineError(f"there is no {DEFAULT_ROOT}; name another directory, as in shm:///some/directory")
         self.root = root
         self.live, self.pool, self.tmp = root / "live", root / "pool", root / "tmp"
-        try:
+        with translated(root):
             if path:
                 root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                check_named(root)
             else:
                 make_private(root)
             for folder in (self.live, self.pool, self.tmp):
                 make_private(folder)
-        except OSError as error:
-            raise EngineError(f"the directory {root} can't be used: {error}") from error
-        self._warn_if_slow()
+            self._warn_if_slow()
 
     def live_path(self, key: str) -> Path:
         """Give the path of a published bundle. `key` comes from a checked reference."""
@@ -97,6 +97,13 @@ class Directory:
                 RollferryWarning,
                 stacklevel=7,
             )
+
+
+def check_named(root: Path) -> None:
+    """Check that other users can't put folders of theirs in the place of ours."""
+    mode = os.stat(root).st_mode
+    if mode & 0o022 and not mode & stat.S_ISVTX:
+        raise PermissionError(f"{root} can be changed by other users")
 
 
 def make_private(folder: Path) -> None:

@@ -1,9 +1,11 @@
 """The engine itself."""
 
+import contextlib
 import os
 import weakref
 
 from rollferry.engines.base import Reader, Usage, Writer
+from rollferry.engines.shm.descriptors import translated
 from rollferry.engines.shm.directory import Directory
 from rollferry.engines.shm.pool import Pool
 from rollferry.engines.shm.reader import ShmReader
@@ -32,38 +34,41 @@ class ShmEngine:
         ENGINES.add(self)
 
     def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int) -> Writer:
-        self._pool.sweep()
-        writer = ShmWriter(self._directory, self._pool, key, payload_nbytes, manifest_nbytes)
+        with translated(self._directory.root):
+            self._pool.sweep()
+            writer = ShmWriter(self._directory, self._pool, key, payload_nbytes, manifest_nbytes)
         self._writers.add(writer)
         return writer
 
     def open(self, key: str) -> Reader:
-        return ShmReader(self._directory, key)
+        with translated(self._directory.root):
+            return ShmReader(self._directory, key)
 
     def remove(self, key: str) -> bool:
-        return self._pool.put_back(self._directory.live_path(key))
+        with translated(self._directory.root):
+            return self._pool.put_back(self._directory.live_path(key))
 
     def list(self) -> list[str]:
-        return list(self._directory.live_keys())
+        with translated(self._directory.root):
+            return list(self._directory.live_keys())
 
     def usage(self) -> Usage:
         live = []
-        for key in self._directory.live_keys():
-            try:
-                live.append(os.stat(self._directory.live_path(key), follow_symlinks=False).st_size)
-            except FileNotFoundError:
-                continue
-        pooled = sum(capacity for capacity, _ in self._directory.pooled())
+        with translated(self._directory.root):
+            for key in self._directory.live_keys():
+                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                    live.append(os.stat(self._directory.live_path(key), follow_symlinks=False).st_size)
+            pooled = sum(capacity for capacity, _ in self._directory.pooled())
         return Usage(bundles=len(live), live_nbytes=sum(live), pooled_nbytes=pooled)
 
     def close(self) -> None:
-        self._pool.forget()
+        self._pool.close()
 
     def after_fork(self) -> None:
         """Let go, in the child, of what its parent is writing: a lock that the child held too would outlive the parent."""
         for writer in list(self._writers):
             writer.abandon()
-        self._pool.forget()
+        self._pool.after_fork()
 
 
 ENGINES: weakref.WeakSet[ShmEngine] = weakref.WeakSet()

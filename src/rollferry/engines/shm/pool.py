@@ -58,14 +58,14 @@ class Pool:
     def __init__(self, directory: Directory, limit: int | None) -> None:
         self._directory = directory
         self.limit = min(DEFAULT_LIMIT, directory.total_nbytes() // 4) if limit is None else limit
-        self.forget()
-
-    def forget(self) -> None:
-        """Drop all mappings; also in the child of a fork, when another thread may have held the lock."""
-        for mapping in getattr(self, "_mappings", {}).values():
-            os.close(mapping.fd)
         self._lock = threading.Lock()
         self._mappings: OrderedDict[FileId, Mapping] = OrderedDict()
+        self._closed = False
+
+    def after_fork(self) -> None:
+        """Drop all mappings in the child of a fork, where another thread may have held the lock."""
+        self._lock = threading.Lock()
+        self._drop(0)
 
     def take(self, nbytes: int) -> Segment | None:
         """Take a free segment of at least that size, not much larger, locked whole and moved to ``tmp/``."""
@@ -81,6 +81,10 @@ class Pool:
                 continue
             target = self._directory.tmp_path()
             try:
+                if os.fstat(fd).st_size < capacity:  # not of our making; writing to it could raise SIGBUS
+                    os.unlink(path)
+                    os.close(fd)
+                    continue
                 os.rename(path, target)
             except FileNotFoundError:  # trimmed by somebody else
                 os.close(fd)
@@ -106,9 +110,19 @@ class Pool:
             raise
         with self._lock:
             self._mappings[identity] = Mapping(lease, watch)
-            while len(self._mappings) > MAX_MAPPINGS:
-                os.close(self._mappings.popitem(last=False)[1].fd)
+            self._drop(0 if self._closed else MAX_MAPPINGS)
         return lease
+
+    def close(self) -> None:
+        """Drop all mappings, and keep none from now on."""
+        with self._lock:
+            self._closed = True
+            self._drop(0)
+
+    def _drop(self, limit: int) -> None:
+        while len(self._mappings) > limit:
+            _, mapping = self._mappings.popitem(last=False)  # first, since a fork during close() would close it again
+            os.close(mapping.fd)
 
     def _warm_inodes(self) -> set[int]:
         """Give the inodes that this process has mapped; mappings of deleted files are dropped, since they hold memory."""
@@ -141,8 +155,7 @@ class Pool:
         for capacity, path in sorted(entries, key=lambda entry: changed(entry[1])):
             if total <= limit:
                 return
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+            delete(path)
             total -= capacity
 
     def sweep(self) -> None:
@@ -152,6 +165,17 @@ class Pool:
             if fd is not None:
                 self.put_back(path)
                 os.close(fd)
+
+
+def delete(path: Path) -> None:
+    """Delete a free segment."""
+    fd = lock_whole(path)
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+    if fd is not None:
+        # Its memory goes back now, though its last writer may have it mapped; that one never looks at it unlocked.
+        os.ftruncate(fd, 0)
+        os.close(fd)
 
 
 def inode(path: Path) -> int:

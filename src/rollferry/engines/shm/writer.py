@@ -110,10 +110,8 @@ def open_new(directory: Directory, capacity: int) -> Segment:
         fd = os.open(directory.tmp, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
         return Segment(fd, capacity, None)
     except OSError as error:
-        if error.errno in (errno.EMFILE, errno.ENFILE):
-            raise EngineError("no file descriptor is left; raise the limit (ulimit -n)") from error
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
-            raise EngineError(f"no segment can be made in {directory.tmp}: {error}") from error
+            raise
     path = directory.tmp_path()
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
     return Segment(fd, capacity, path)
@@ -127,7 +125,7 @@ def reserve(segment: Segment, directory: Directory, pool: Pool) -> None:
             return
         except OSError as error:
             if error.errno not in FULL:
-                raise EngineError(f"no memory can be reserved in {directory.root}: {error}") from error
+                raise
             os.ftruncate(segment.fd, 0)
             if not last:
                 pool.trim(0)

@@ -1,0 +1,208 @@
+"""Read-only results and lazy rows."""
+
+import gc
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import rollferry
+from rollferry import LazyRows, UnsupportedValueError
+from rollferry.testing import assert_same
+
+ROWS = [np.arange(5), np.arange(0), np.arange(7, 10), np.arange(2)]
+KINDS: dict[str, Any] = {
+    "arrays": ROWS,
+    "tuple": tuple(ROWS),
+    "tensors": [torch.arange(5), torch.arange(0), torch.arange(7, 10)],
+    "matrices": [np.ones((2, 3)), np.zeros((0, 3)), np.full((4, 3), 7.0)],
+    "one": [np.arange(4)],
+    "one matrix": [torch.ones(2, 3)],
+    "empty rows": [np.zeros(0), np.zeros(0)],
+    "structured": [np.zeros(2, [("a", "<i4"), ("b", "<f8")]), np.ones(1, [("a", "<i4"), ("b", "<f8")])],
+}
+EAGER: dict[str, Any] = {
+    "dtypes": [np.arange(2), np.arange(2.0)],
+    "dims": [np.arange(2), np.ones((1, 1))],
+    "inner": [np.ones((2, 3)), np.ones((2, 4))],
+    "scalars": [np.array(1), np.array(2)],
+    "with None": [np.arange(2), None],
+    "shared": [ROWS[0]] * 3,
+    "numbers": [1, 2],
+    "lists": [[1, 2], [3]],
+    "dense": np.ones((3, 2)),
+    "none": [],
+    "object": np.array([None, 1], object),
+}
+
+
+@pytest.fixture(params=["shm", "inproc"])
+def ferry(request: pytest.FixtureRequest, shm_directory: Path) -> Any:
+    with rollferry.connect(f"shm://{shm_directory}" if request.param == "shm" else "inproc://") as ferry:
+        yield ferry
+
+
+def carried(ferry: rollferry.Ferry, batch: dict[Any, Any], **options: Any) -> Any:
+    ref = ferry.put(batch)
+    result = ferry.get(ref, **options)
+    ferry.remove(ref)
+    return result
+
+
+# ---- readonly -----------------------------------------------------------------------------------------------------
+
+
+def arrays_in(value: Any) -> list[np.ndarray[Any, Any]]:
+    if isinstance(value, np.ndarray):
+        return [value]
+    if isinstance(value, list | tuple | LazyRows):
+        return [array for item in value for array in arrays_in(item)]
+    return [array for item in value.values() for array in arrays_in(item)] if isinstance(value, dict) else []
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_readonly_arrays_refuse_writing(lazy: bool, ferry: rollferry.Ferry) -> None:
+    batch = {**KINDS, **EAGER, "nested": {"deep": [{"a": np.arange(3)}, {"a": np.ones((2, 2))}]}, "shapes": EAGER["inner"]}
+    del batch["object"]
+    result = carried(ferry, batch, readonly=True, lazy=lazy)
+    found = arrays_in(result)
+    assert len(found) > 20
+    for array in found:
+        assert not array.flags.writeable
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+    for array in arrays_in(carried(ferry, batch, lazy=lazy)):
+        assert array.flags.writeable
+        array[...] = np.zeros_like(array)
+
+
+def test_readonly_arrays_stay_so(ferry: rollferry.Ferry) -> None:
+    for array in arrays_in(carried(ferry, {"rows": ROWS, "dense": np.ones(4)}, readonly=True)):
+        with pytest.raises(ValueError, match="WRITEABLE"):
+            array.setflags(write=True)
+
+
+def test_readonly_typed_results_and_tensors(ferry: rollferry.Ferry) -> None:
+    schema = {
+        "flat": rollferry.FieldSchema("numbers", returns="ndarray"),
+        "rows": rollferry.FieldSchema("numbers", returns="ndarray"),
+        "narrow": rollferry.FieldSchema("dense", dtype="int8"),
+    }
+    batch = {"flat": [1, 2], "rows": [[1], [2, 3]], "narrow": np.arange(4), "tensor": torch.ones(3), "list": [1, 2]}
+    result = ferry.get(ferry.put(batch, schema=schema), readonly=True)
+    assert not any(array.flags.writeable for array in [result["flat"], *result["rows"]])
+    result["tensor"] += 1  # tensors know no such flag
+    result["list"].append(3)
+    assert_same(result["narrow"], np.arange(4))
+
+
+def test_readonly_converted_arrays(ferry: rollferry.Ferry) -> None:
+    schema = {"x": rollferry.FieldSchema("dense", dtype="int8")}
+    assert not ferry.get(ferry.put({"x": np.arange(4)}, schema=schema), readonly=True)["x"].flags.writeable
+
+
+# ---- lazy ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_lazy_rows_equal_eager_ones(name: str, ferry: rollferry.Ferry) -> None:
+    value = KINDS[name]
+    rows = carried(ferry, {"x": value}, lazy=True)["x"]
+    assert type(rows) is LazyRows
+    assert_same(list(rows), list(value))
+    assert len(rows) == len(value)
+    assert rows.offsets.dtype == np.int64
+    assert np.diff(rows.offsets).tolist() == [len(row) for row in value]
+    assert len(rows.values) == sum(map(len, value))
+    assert str(rows.values.dtype) in repr(rows)
+    assert f"{len(value)} rows" in repr(rows)
+    for index in range(-len(value), len(value)):
+        assert_same(rows[index], value[index])
+        assert_same(rows[np.int64(index)], value[index])
+    for index in (len(value), -len(value) - 1):
+        with pytest.raises(IndexError):
+            rows[index]
+    assert_same(list(reversed(rows)), list(reversed(value)))
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_other_fields_are_not_lazy(name: str, ferry: rollferry.Ferry) -> None:
+    assert_same(carried(ferry, {"x": EAGER[name]}, lazy=True), {"x": EAGER[name]})
+
+
+@pytest.mark.parametrize(
+    "cut", [slice(None), slice(1, 3), slice(-2, None), slice(3, 1), slice(0, 0), slice(2, 99), slice(-99, 1), slice(4, 4)]
+)
+def test_slices_are_lazy_rows_over_the_same_values(cut: slice, ferry: rollferry.Ferry) -> None:
+    rows = carried(ferry, {"x": ROWS}, lazy=True)["x"]
+    part = rows[cut]
+    assert type(part) is LazyRows
+    assert part.values is rows.values
+    assert_same(list(part), ROWS[cut])
+    assert len(part) == len(ROWS[cut])
+    assert_same(list(part[0:1]), ROWS[cut][0:1])
+
+
+def test_lazy_rows_are_a_read_only_sequence(ferry: rollferry.Ferry) -> None:
+    rows = carried(ferry, {"x": ROWS}, lazy=True)["x"]
+    assert isinstance(rows, Sequence)
+    with pytest.raises(TypeError):
+        rows[0] = ROWS[0]
+    with pytest.raises(TypeError):
+        del rows[0]
+    for name in ("values", "offsets", "extra"):
+        with pytest.raises(AttributeError):
+            setattr(rows, name, None)
+    for wrong in ("0", 0.0, None, (0,)):
+        with pytest.raises(TypeError):
+            rows[wrong]
+    with pytest.raises(ValueError, match="step 1"):
+        rows[::2]
+    rows[2][:] = -1  # the rows themselves are views of the values
+    assert rows.values.tolist() == [0, 1, 2, 3, 4, -1, -1, -1, 0, 1]
+
+
+def test_lazy_rows_make_no_object_for_each_row(ferry: rollferry.Ferry) -> None:
+    def objects(rows: int) -> int:
+        ref = ferry.put({"x": [np.zeros(1)] + [np.zeros(2) for _ in range(rows)], "t": [torch.ones(1) for _ in range(rows)]})
+        gc.collect()
+        before = len(gc.get_objects())
+        result = ferry.get(ref, lazy=True)
+        made = len(gc.get_objects()) - before
+        assert len(result["x"]) == len(result["t"]) + 1 == rows + 1
+        return made
+
+    objects(2)  # imports, caches
+    assert abs(objects(20_000) - objects(20)) < 50
+
+
+def test_lazy_typed_rows(ferry: rollferry.Ferry) -> None:
+    schema = {"x": rollferry.FieldSchema("ragged", dtype="int32", returns="tensor")}
+    rows = ferry.get(ferry.put({"x": ROWS}, schema=schema), lazy=True)["x"]
+    assert type(rows) is LazyRows
+    assert_same(list(rows), [torch.from_numpy(row).to(torch.int32) for row in ROWS])
+
+
+def test_offsets_that_lie_do_not_reach_beyond_the_values() -> None:
+    for offsets in ([0, 5], [-1, 2], [2, 1], [4, 5]):
+        with pytest.raises(IndexError):
+            LazyRows(np.arange(3), np.array(offsets))[0]
+
+
+def test_lazy_rows_keep_their_memory(ferry: rollferry.Ferry) -> None:
+    rows = carried(ferry, {"x": ROWS}, lazy=True)["x"]
+    row = rows[2]
+    del rows
+    for seed in range(3):
+        ferry.remove(ferry.put({"x": [row + seed for row in ROWS]}))
+    assert_same(row, ROWS[2])
+
+
+def test_lazy_rows_are_not_put_as_they_are(ferry: rollferry.Ferry) -> None:
+    rows = carried(ferry, {"x": ROWS}, lazy=True)["x"]
+    with pytest.raises(UnsupportedValueError, match="LazyRows"):
+        ferry.put({"x": rows})
+    assert_same(carried(ferry, {"x": list(rows)}), {"x": ROWS})
