@@ -1,7 +1,8 @@
 /* Memo: which objects of a batch were already stored, by identity, so that each is stored once.
  *
  * Rows that nothing else refers to can't occur twice: a reference count of two (the caller's container and the list
- * handed to `unique`) proves it without a look-up, which makes the common case almost free.
+ * handed to `unique`) proves it without a look-up, which makes the common case almost free. That only holds where the
+ * container itself can't be reached twice, so the encoder asks for a thorough look where it can.
  */
 #include "native.h"
 
@@ -93,10 +94,10 @@ static int append_foreign(repetition *r, int64_t column, int64_t position)
 }
 
 /* Note item `i`; a repeated one makes positions[i] >= 0 an index into uniques, < 0 one into foreign (-1 - n). */
-static int note(Memo *self, repetition *r, Py_ssize_t i, PyObject *item, int64_t column)
+static int note(Memo *self, repetition *r, Py_ssize_t i, PyObject *item, int64_t column, int thorough)
 {
     int64_t next = r->uniques == NULL ? i : (int64_t)PyList_Size(r->uniques);
-    if (Py_REFCNT(item) > 2) {
+    if (thorough || Py_REFCNT(item) > 2) {
         if (grow(self) < 0) {
             return -1;
         }
@@ -139,8 +140,9 @@ static PyObject *memo_unique(PyObject *object, PyObject *args)
     Memo *self = (Memo *)object;
     long long column;
     Py_ssize_t minimum;
+    int thorough;
     repetition r = {0};
-    if (!PyArg_ParseTuple(args, "O!Ln", &PyList_Type, &r.values, &column, &minimum)) {
+    if (!PyArg_ParseTuple(args, "O!Lnp", &PyList_Type, &r.values, &column, &minimum, &thorough)) {
         return NULL;
     }
     Py_ssize_t n = PyList_Size(r.values);
@@ -157,7 +159,7 @@ static PyObject *memo_unique(PyObject *object, PyObject *args)
             }
         }
         else {
-            failed = note(self, &r, i, item, column) < 0;
+            failed = note(self, &r, i, item, column, thorough) < 0;
         }
     }
     PyObject *result = NULL;
@@ -168,6 +170,22 @@ static PyObject *memo_unique(PyObject *object, PyObject *args)
     Py_XDECREF(r.uniques);
     Py_XDECREF(r.foreign);
     return result;
+}
+
+/* are_referenced_elsewhere(values): whether more than `values` and one container refer to any of its items. */
+static PyObject *are_referenced_elsewhere(PyObject *module, PyObject *values)
+{
+    (void)module;
+    if (!PyList_CheckExact(values)) {
+        PyErr_SetString(PyExc_TypeError, "a list is needed");
+        return NULL;
+    }
+    for (Py_ssize_t i = 0; i < PyList_Size(values); i++) {
+        if (Py_REFCNT(PyList_GetItem(values, i)) > 2) {
+            Py_RETURN_TRUE;
+        }
+    }
+    Py_RETURN_FALSE;
 }
 
 static PyObject *memo_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
@@ -198,10 +216,11 @@ static void memo_dealloc(PyObject *object)
 
 static PyMethodDef memo_methods[] = {
     {"unique", memo_unique, METH_VARARGS,
-     "unique(values, column, minimum)\n--\n\n"
+     "unique(values, column, minimum, thorough)\n--\n\n"
      "None if no object of `values` was seen before, here or in an earlier column. Else (index, uniques, foreign):\n"
      "values[i] is uniques[index[i]], or where index[i] < 0 the object at the (column, position) pair number\n"
-     "-1 - index[i] of the flat list `foreign`. bytes and str shorter than `minimum` are taken as unique."},
+     "-1 - index[i] of the flat list `foreign`. bytes and str shorter than `minimum` are taken as unique; so are, unless\n"
+     "`thorough`, objects that only `values` and one container refer to."},
     {NULL, NULL, 0, NULL},
 };
 
@@ -220,11 +239,17 @@ static PyType_Spec memo_spec = {
     .slots = memo_slots,
 };
 
+static PyMethodDef functions[] = {
+    {"are_referenced_elsewhere", are_referenced_elsewhere, METH_O,
+     "are_referenced_elsewhere(values)\n--\n\nWhether more than `values` and one container refer to any of its items."},
+    {NULL, NULL, 0, NULL},
+};
+
 int rf_memo_init(PyObject *module, rf_state *state)
 {
     state->memo = (PyTypeObject *)PyType_FromModuleAndSpec(module, &memo_spec, NULL);
     if (state->memo == NULL || PyModule_AddType(module, state->memo) < 0) {
         return -1;
     }
-    return 0;
+    return PyModule_AddFunctions(module, functions);
 }

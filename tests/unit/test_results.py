@@ -104,6 +104,28 @@ def test_readonly_converted_arrays(ferry: rollferry.Ferry) -> None:
     assert not ferry.get(ferry.put({"x": np.arange(4)}, schema=schema), readonly=True)["x"].flags.writeable
 
 
+READONLY_TENSORS = """
+import sys, numpy as np, rollferry
+ferry = rollferry.connect("inproc://")
+field = rollferry.FieldSchema(sys.argv[1], returns="tensor")
+value = {"flat": [1, 2], "nested": [[1], [2, 3]], "rows": [np.ones(2), np.ones(3)], "one": np.ones(2)}[sys.argv[2]]
+result = ferry.get(ferry.put({"x": value}, schema={"x": field}), readonly=True)["x"]
+for tensor in [result] if sys.argv[2] in ("flat", "one") else result:
+    tensor += 1
+"""
+
+
+@pytest.mark.parametrize(("layout", "name"), [("numbers", "flat"), ("numbers", "nested"), ("ragged", "rows"), ("dense", "one")])
+def test_readonly_results_as_tensors_come_without_warnings(layout: str, name: str, python: Any) -> None:
+    python(READONLY_TENSORS, layout, name)
+
+
+def test_readonly_arrays_from_tensors(ferry: rollferry.Ferry) -> None:
+    schema = {"x": rollferry.FieldSchema("ragged", returns="ndarray")}
+    rows = ferry.get(ferry.put({"x": KINDS["tensors"]}, schema=schema), readonly=True)["x"]
+    assert not any(row.flags.writeable for row in rows)
+
+
 # ---- lazy ---------------------------------------------------------------------------------------------------------
 
 

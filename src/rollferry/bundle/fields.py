@@ -1,5 +1,6 @@
 """The fields of a batch, encoded one after the other as inference or their schema says."""
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 from rollferry.bundle.conform import check_field, lossy_row
@@ -57,13 +58,14 @@ def encode_batch(batch: dict[Any, Any], schema: Schema | None, *, allow_pickle: 
     encoder = Encoder(allow_pickle=allow_pickle)
     items = list(batch.items())
     fields = []
+    occurrences = Counter(id(value) for _, value in items)
     where = "the batch"
     try:
         plain = all(is_plain_key(key) for key, _ in items)
         for key, value in items:
             where = top_level(key)
             hint = None if schema is None or type(key) not in (str, int) else schema.get(key)
-            form, column = encode_field(key, value, hint, encoder, batch)
+            form, column = encode_field(key, value, hint, encoder, batch, repeated=occurrences[id(value)] > 1)
             fields.append(Field(key=key if plain else repr(key)[:80], form=form, column=column))
         where = "the keys of the batch"
         keys = None if plain else encoder.column([key for key, _ in items])
@@ -75,10 +77,12 @@ def encode_batch(batch: dict[Any, Any], schema: Schema | None, *, allow_pickle: 
     return EncodedBatch(fields, encoder, keys, common_rows(fields, encoder))
 
 
-def encode_field(key: Any, value: Any, hint: FieldSchema | None, encoder: Encoder, batch: object) -> tuple[Any, int]:
-    """Encode one field; give its form and column."""
+def encode_field(
+    key: Any, value: Any, hint: FieldSchema | None, encoder: Encoder, batch: object, *, repeated: bool
+) -> tuple[Any, int]:
+    """Encode one field, `repeated` where another has the same object; give its form and column."""
     if hint is None:
-        return encoder.field(value, batch)
+        return encoder.field(value, batch, repeated=repeated)
     check_field(key, value, hint)
     if hint.layout == "pickled":
         form = FORMS.get(type(value), "value")
@@ -88,7 +92,7 @@ def encode_field(key: Any, value: Any, hint: FieldSchema | None, encoder: Encode
     try:
         if hint.layout == "numbers" and hint.returns != "same" and value in ([], ()):
             return "array", encoder.add(Numbers.empty(hint, encoder))
-        form, column = encoder.field(value, batch)
+        form, column = encoder.field(value, batch, repeated=repeated)
     except LossyCastError as error:
         raise SchemaError(error.reason, field=key, row=lossy_row(value, error, hint)) from None
     finally:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["LIBRARIES", "NUMPY", "ArraySpec", "Dense", "Ragged", "encode_arrays", "library_named"]
 
 NUMPY = NumpyLibrary()
+RETURNED = {"ndarray": "numpy", "tensor": "torch"}  # library of what a schema has returned
 LIBRARIES: dict[str, ArrayLibrary] = {"numpy": NUMPY}
 
 
@@ -52,16 +53,16 @@ class ArraySpec(Spec, frozen=True, kw_only=True):
 
     def load(self, source: "Decoder") -> Any:
         """Give all elements as one flat array."""
-        library = library_named(self.library)
-        values = library.load(source.bytes(self.values), self.dtype, source.readonly)
+        library = self.target()
+        data = source.bytes(self.values)
+        if library is NUMPY:  # tensors can't be read-only
+            data = source.freeze(data)
+        values = library.load(data, self.dtype if library.name == self.library else library.counterpart(self.dtype))
         return values if self.original is None else library.restore(values, self.original)
 
-    def convert(self, rows: list[Any]) -> list[Any]:
-        """Give arrays as what the schema asks for."""
-        if self.returns is None:
-            return rows
-        library = library_named(self.library)
-        return [library.to(row, self.returns) for row in rows]
+    def target(self) -> ArrayLibrary:
+        """Give the library whose arrays come back."""
+        return library_named(RETURNED.get(self.returns or "", self.library))
 
     def lazy(self, source: "Decoder") -> LazyRows | None:
         """Give the rows uncut, where values and offsets are all there is to them."""
@@ -86,7 +87,7 @@ class Dense(ArraySpec, frozen=True, tag="dense", kw_only=True):
     shape: list[Count]
 
     def decode(self, source: "Decoder") -> list[Any]:
-        return self.convert([self.load(source).reshape(tuple(self.shape))])
+        return [self.load(source).reshape(tuple(self.shape))]
 
     def lazy(self, source: "Decoder") -> LazyRows | None:
         if not self.shape:
@@ -121,24 +122,24 @@ class Ragged(ArraySpec, frozen=True, tag="ragged", kw_only=True):
         return [number for number in (self.values, self.offsets, self.shapes) if number is not None]
 
     def decode(self, source: "Decoder") -> list[Any]:
-        library = library_named(self.library)
+        library = self.target()
         if self.ndim > MAX_NDIM:
             raise BundleError(f"rows of {self.ndim} dimensions")
         if self.ndim == 0:
             values = self.load(source)
             if len(values) != self.rows:
                 raise BundleError(f"{len(values)} values for {self.rows} rows of no dimension")
-            return self.convert(library.split_shapes(values, np.empty((self.rows, 0), np.int64)))
+            return library.split_shapes(values, np.empty((self.rows, 0), np.int64))
         if self.shapes is not None:
             shapes = source.array(self.shapes, np.dtype(np.int64)).reshape(self.rows, self.ndim)
-            return self.convert(library.split_shapes(self.load(source), shapes))
-        return self.convert(library.split_rows(*self._rows(source)))
+            return library.split_shapes(self.load(source), shapes)
+        return library.split_rows(*self._rows(source))
 
     def lazy(self, source: "Decoder") -> LazyRows | None:
         if self.ndim == 0 or self.shapes is not None:
             return None
         values, offsets = self._rows(source)
-        return LazyRows(self.convert([values])[0], offsets)
+        return LazyRows(values, offsets)
 
     def _rows(self, source: "Decoder") -> tuple[Any, Int64Array]:
         if self.offsets is None or self.inner is None:

@@ -66,14 +66,11 @@ class Decoder:
 
     def array(self, number: int, dtype: "np.dtype[Any]", length: int | None = None) -> npt.NDArray[Any]:
         """Give a member as an array of exactly `length` items."""
-        data = self.bytes(number)
-        values = (frozen(data) if self.readonly else data).view(dtype)
+        values = self.freeze(self.bytes(number)).view(dtype)
         if length is not None and len(values) != length:
             raise BundleError(f"member {number} has {len(values)} items, not {length}")
         return values
 
-    def to_tensor(self, values: npt.NDArray[Any]) -> Any:
-        """Give an array as a torch tensor over the same memory."""
-        import torch
-
-        return torch.from_numpy(values)
+    def freeze(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
+        """Give the same bytes read-only, if arrays are to be."""
+        return frozen(data) if self.readonly else data

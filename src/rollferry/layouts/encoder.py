@@ -50,6 +50,7 @@ class Encoder:
         self._memo = _native.Memo()
         self._memo_columns: list[int | None] = []
         self._parents: list[list[Any]] = []
+        self._thorough = False
 
     def column(self, values: list[Any]) -> int:
         """Encode a list that nobody else changes; give its column number."""
@@ -57,17 +58,25 @@ class Encoder:
         if tags is not None:
             return self.add(Union.encode(values, tags, self, self.column))
         handler = handler_for(types[0] if types else type(None), values, self.allow_pickle)
-        if handler.nests:
-            self._check_depth(values)
-            self._parents.append(values)
-        number = self._shared(values, handler) if handler.shares else self.add(handler.encode(values, self))
-        if handler.nests:
-            self._parents.pop()
+        if not handler.nests:
+            return self._encode(values, handler)
+        self._check_depth(values)
+        self._parents.append(values)
+        thorough = self._thorough
+        # What lies in a container that can be reached twice can be so too, whatever its own reference count.
+        self._thorough = thorough or _native.are_referenced_elsewhere(values)
+        number = self._encode(values, handler)
+        self._thorough = thorough
+        self._parents.pop()
         return number
 
-    def field(self, value: Any, batch: object) -> tuple[Form, int]:
-        """Encode one field of a batch: a list or tuple row by row, anything else as one value."""
+    def field(self, value: Any, batch: object, *, repeated: bool = False) -> tuple[Form, int]:
+        """Encode one field of a batch: a list or tuple row by row, anything else as one value.
+
+        `repeated` tells whether another field has the same object.
+        """
         self._parents = [[batch, value]]
+        self._thorough = repeated
         form = FORMS.get(type(value))
         if form == "list" and value and type(value[0]) in (int, float, bool):
             # From the list itself: a snapshot would take more memory than the numbers, which are checked when written.
@@ -90,11 +99,13 @@ class Encoder:
         """Append a member that holds an array which nobody else changes."""
         return self.member(SpanSource.of(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
 
-    def _shared(self, values: list[Any], handler: Handler) -> int:
-        """Encode each object once, also where an earlier column has it."""
+    def _encode(self, values: list[Any], handler: Handler) -> int:
+        """Encode values of one type, those that are shared once only, also where an earlier column has them."""
+        if not handler.shares:
+            return self.add(handler.encode(values, self))
         token = len(self._memo_columns)
         self._memo_columns.append(None)
-        found = self._memo.unique(values, token, MIN_SHARED_TEXT)
+        found = self._memo.unique(values, token, MIN_SHARED_TEXT, self._thorough)
         index, uniques, pairs = found if found is not None else (None, values, [])
         own = None
         if uniques:

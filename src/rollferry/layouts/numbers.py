@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 
 from rollferry import _native
-from rollferry.errors import BatchChangedError, UnsupportedValueError
+from rollferry.errors import BatchChangedError, BundleError, UnsupportedValueError
+from rollferry.layouts.arrays import NUMPY, library_named
 from rollferry.layouts.base import Int64Array, Spec
 from rollferry.layouts.library import LossyCastError
 from rollferry.layouts.tree.registered import Registered
@@ -106,18 +107,22 @@ class Numbers(Spec, frozen=True, tag="numbers"):
 
     def array(self, source: "Decoder") -> Any:
         """Give the numbers as a typed ndarray or tensor."""
-        values = source.array(self.data, DTYPES[self.dtype], self.rows)
-        return source.to_tensor(values) if self.returns == "tensor" else values
+        if self.returns != "tensor":
+            return source.array(self.data, DTYPES[self.dtype], self.rows)
+        values = library_named("torch").load(source.bytes(self.data), DTYPES[self.dtype].name)
+        if len(values) != self.rows:
+            raise BundleError(f"{len(values)} numbers are stored for {self.rows}")
+        return values
 
     def decode(self, source: "Decoder") -> list[Any]:
         return _native.number_list(source.array(self.data, DTYPES[self.dtype], self.rows), self.dtype, self.type)
 
     def decode_rows(self, source: "Decoder", offsets: Int64Array, row_type: builtins.type[Any]) -> list[Any]:
-        values = source.array(self.data, DTYPES[self.dtype], self.rows)
         if self.returns == "python":
+            values = source.array(self.data, DTYPES[self.dtype], self.rows)
             return _native.number_rows(values, self.dtype, self.type, offsets, row_type)
-        rows = _native.split_rows(values, offsets)
-        return [source.to_tensor(row) for row in rows] if self.returns == "tensor" else rows
+        library = library_named("torch") if self.returns == "tensor" else NUMPY
+        return library.split_rows(self.array(source), offsets)
 
     def dtype_name(self) -> str:
         return DTYPES[self.dtype].name

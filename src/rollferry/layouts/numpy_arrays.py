@@ -9,7 +9,6 @@ from rollferry import _native
 from rollferry.layouts.base import Int64Array
 from rollferry.layouts.dtypes import NumpyDType, dtype_of, encode_dtype, is_kept
 from rollferry.layouts.library import ArrayRows, LossyCastError, StridedSource
-from rollferry.memory.leases import frozen
 from rollferry.memory.plan import SpanSource
 
 __all__ = ["NumpyLibrary"]
@@ -76,9 +75,9 @@ class NumpyLibrary:
         converted.flags.writeable = values.flags.writeable
         return converted
 
-    def load(self, data: npt.NDArray[np.uint8], dtype: NumpyDType, readonly: bool) -> Any:
-        """Give bytes as a one-dimensional array."""
-        return (frozen(data) if readonly else data).view(dtype_of(dtype))
+    def load(self, data: npt.NDArray[np.uint8], dtype: NumpyDType) -> Any:
+        """Give bytes as a one-dimensional array, read-only if they are."""
+        return data.view(dtype_of(dtype))
 
     def split_rows(self, values: Any, offsets: Int64Array) -> list[Any]:
         """Cut values along the first axis."""
@@ -88,13 +87,9 @@ class NumpyLibrary:
         """Cut flat values into arrays of the given shapes."""
         return _native.split_shapes(values, shapes)
 
-    def to(self, value: Any, returns: str) -> Any:
-        """Give an array as what the schema asks for."""
-        if returns == "ndarray":
-            return value
-        import torch
-
-        return torch.from_numpy(value)
+    def counterpart(self, dtype: NumpyDType) -> NumpyDType:
+        """Give the dtype that is called as another library's."""
+        return np.dtype(str(dtype)).str
 
     def dtype_name(self, dtype: NumpyDType) -> str:
         """Name a dtype."""

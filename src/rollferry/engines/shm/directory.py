@@ -101,8 +101,9 @@ class Directory:
 
 def check_named(root: Path) -> None:
     """Check that other users can't put folders of theirs in the place of ours."""
-    mode = os.stat(root).st_mode
-    if mode & 0o022 and not mode & stat.S_ISVTX:
+    status = os.stat(root)
+    mode = status.st_mode
+    if status.st_uid not in (0, os.geteuid()) or (mode & 0o022 and not mode & stat.S_ISVTX):
         raise PermissionError(f"{root} can be changed by other users")
 
 

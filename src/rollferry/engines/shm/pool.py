@@ -143,7 +143,8 @@ class Pool:
             os.rename(path, self._directory.pool_path(capacity))
         except FileNotFoundError:
             return False
-        self.trim(self.limit)
+        with contextlib.suppress(OSError):  # what is moved is moved; the next one trims again
+            self.trim(self.limit)
         return True
 
     def trim(self, limit: int) -> None:

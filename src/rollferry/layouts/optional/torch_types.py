@@ -91,7 +91,7 @@ class TorchLibrary:
     def restore(self, values: torch.Tensor, dtype: NumpyDType) -> torch.Tensor:
         return values.to(dtype_named(dtype))
 
-    def load(self, data: npt.NDArray[np.uint8], dtype: NumpyDType, readonly: bool) -> torch.Tensor:
+    def load(self, data: npt.NDArray[np.uint8], dtype: NumpyDType) -> torch.Tensor:
         target = dtype_named(dtype)
         if len(data) == 0:
             return torch.empty(0, dtype=target)
@@ -115,8 +115,8 @@ class TorchLibrary:
         rows = torch.unsafe_split_with_sizes(values, sizes)
         return [row.view(tuple(shape)) for row, shape in zip(rows, shapes.tolist(), strict=True)]
 
-    def to(self, value: torch.Tensor, returns: str) -> Any:
-        return value.numpy() if returns == "ndarray" else value
+    def counterpart(self, dtype: NumpyDType) -> NumpyDType:
+        return np.dtype(str(dtype)).name
 
     def dtype_name(self, dtype: NumpyDType) -> str:
         return str(dtype)
