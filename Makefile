@@ -21,6 +21,7 @@ test: $(VENV)/.test
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/ruff check --isolated --select E9,F tests
 	$(BIN)/mypy
 
 sanitize: $(VENV)/.test

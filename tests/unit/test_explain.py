@@ -117,6 +117,8 @@ ROUND_TRIPS: dict[str, Any] = {
     "mixed within": [[1, 2.5]],
     "four levels": [[[[1]]]],
 }
+
+
 @pytest.mark.parametrize("name", ROUND_TRIPS)
 def test_an_inferred_schema_accepts_its_batch(name: str, ferry: rollferry.Ferry) -> None:
     batch = {name: ROUND_TRIPS[name]}
@@ -130,7 +132,9 @@ def test_an_inferred_schema_accepts_its_batch(name: str, ferry: rollferry.Ferry)
 
 
 def test_an_inferred_schema_asks_for_what_it_saw(ferry: rollferry.Ferry) -> None:
-    schema = ferry.infer_schema({"a": [ARRAY.copy(), ARRAY[:1].copy()], "n": [1, None], "d": np.ones(2), 3: "x", (1,): 2})
+    schema = ferry.infer_schema(
+        {"a": [ARRAY.copy(), ARRAY[:1].copy()], "n": [1, None], "d": np.ones(2), 3: "x", (1,): 2}
+    )
     assert {key: (field.layout, field.dtype, field.nullable) for key, field in schema.items()} == {
         "a": ("ragged", "int32", False),
         "n": ("numbers", None, True),

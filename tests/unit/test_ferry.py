@@ -54,7 +54,18 @@ def test_without_a_url_each_user_has_a_directory(shm_directory: Path, monkeypatc
 
 
 @pytest.mark.parametrize(
-    "url", ["", "shm", "/dev/shm", "redis://x", "SHM2://", "shm:///x?pool", "inproc://?chunk=0", "inproc://?chunk=x", "inproc://?x=1"]
+    "url",
+    [
+        "",
+        "shm",
+        "/dev/shm",
+        "redis://x",
+        "SHM2://",
+        "shm:///x?pool",
+        "inproc://?chunk=0",
+        "inproc://?chunk=x",
+        "inproc://?x=1",
+    ],
 )
 def test_urls_that_name_no_engine(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROLLFERRY_URL", "nothing://")
@@ -130,7 +141,11 @@ def test_only_dicts_are_batches(wrong: Any, ferry: rollferry.Ferry) -> None:
 
 def test_options_that_do_not_exist(ferry: rollferry.Ferry) -> None:
     ref = ferry.put({})
-    for use in (lambda: ferry.put({}, type="list"), lambda: ferry.get(ref, type="list"), lambda: ferry.get(ref, verify="x")):  # type: ignore[arg-type]
+    for use in (
+        lambda: ferry.put({}, type="list"),
+        lambda: ferry.get(ref, type="list"),
+        lambda: ferry.get(ref, verify="x"),
+    ):  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="must be one of"):
             use()
     assert ferry.get(ref, type="dict") == {}
@@ -249,7 +264,10 @@ def test_coroutines_keep_the_loop_running(ferry: rollferry.Ferry) -> None:
         assert (await ferry.aremove(ref), await ferry.aremove(ref)) == (True, False)
         with pytest.raises(BundleNotFoundError):
             await ferry.aget(ref)
-        assert_same(await asyncio.gather(*[ferry.aget(await ferry.aput(batch(i))) for i in range(4)]), [batch(i) for i in range(4)])
+        assert_same(
+            await asyncio.gather(*[ferry.aget(await ferry.aput(batch(i))) for i in range(4)]),
+            [batch(i) for i in range(4)],
+        )
         ticker.cancel()
         return during_put
 

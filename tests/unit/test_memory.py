@@ -70,7 +70,9 @@ print(peak, ref.nbytes)
         "flat list",
     ],
 )
-def test_a_put_takes_the_payload_once(name: str, checksum: str, shm_directory: Path, python: Callable[..., str]) -> None:
+def test_a_put_takes_the_payload_once(
+    name: str, checksum: str, shm_directory: Path, python: Callable[..., str]
+) -> None:
     peak, payload = map(int, python(MEASURE + PUT, f"shm://{shm_directory}", name, checksum).split())
     assert payload <= peak <= 1.1 * payload + (8 << 20)
 

@@ -160,7 +160,10 @@ def test_every_changed_byte_and_truncation_is_noticed(ferry: rollferry.Ferry) ->
         {**reference().to_dict(), "version": "1"},
         {**reference().to_dict(), "version": None},
         {**reference().to_dict(), "check": 5},
-        *({name: value for name, value in reference().to_dict().items() if name != left} for left in (*FIELDS, "check")),
+        *(
+            {name: value for name, value in reference().to_dict().items() if name != left}
+            for left in (*FIELDS, "check")
+        ),
     ],
 )
 def test_foreign_and_incomplete_handles_are_refused(handle: dict[str, Any], ferry: rollferry.Ferry) -> None:
@@ -176,7 +179,19 @@ def test_anything_else_is_refused(ref: Any, ferry: rollferry.Ferry) -> None:
         ferry.get(ref)
 
 
-TEXTS = ["../" * 10 + "ab", "/etc/passwd", "a" * 29 + "/..", "A" * 32, "a" * 31, "a" * 33, "a" * 31 + "\0", "\0", "", None, 7]
+TEXTS = [
+    "../" * 10 + "ab",
+    "/etc/passwd",
+    "a" * 29 + "/..",
+    "A" * 32,
+    "a" * 31,
+    "a" * 33,
+    "a" * 31 + "\0",
+    "\0",
+    "",
+    None,
+    7,
+]
 
 
 @pytest.mark.parametrize("value", [*TEXTS, "a" * 32 + "\n", "١" * 32, ["a"]])

@@ -137,7 +137,11 @@ def test_encode_and_decode(ferry: rollferry.Ferry) -> None:
     }
     result = ferry.get(ferry.put(batch))
     assert result == batch
-    assert [type(value) for value in (result["o"], result["o"]["a"], result["c"][1])] == [OrderedDict, OrderedDict, Counter]
+    assert [type(value) for value in (result["o"], result["o"]["a"], result["c"][1])] == [
+        OrderedDict,
+        OrderedDict,
+        Counter,
+    ]
     assert list(result["o"]) == ["b", "a"]
 
 
@@ -193,7 +197,9 @@ with rollferry.connect(sys.argv[1]) as ferry:
 """
 
 
-def test_a_reader_without_the_class_is_told_what_to_do(ferry: rollferry.Ferry, shm_directory: Path, python: Any) -> None:
+def test_a_reader_without_the_class_is_told_what_to_do(
+    ferry: rollferry.Ferry, shm_directory: Path, python: Any
+) -> None:
     register(Point)
     said = python(READER, f"shm://{shm_directory}", ferry.put({"x": [Point(1)]}).to_json())
     assert "Point" in said

@@ -65,7 +65,12 @@ def arrays_in(value: Any) -> list[np.ndarray[Any, Any]]:
 
 @pytest.mark.parametrize("lazy", [False, True])
 def test_readonly_arrays_refuse_writing(lazy: bool, ferry: rollferry.Ferry) -> None:
-    batch = {**KINDS, **EAGER, "nested": {"deep": [{"a": np.arange(3)}, {"a": np.ones((2, 2))}]}, "shapes": EAGER["inner"]}
+    batch = {
+        **KINDS,
+        **EAGER,
+        "nested": {"deep": [{"a": np.arange(3)}, {"a": np.ones((2, 2))}]},
+        "shapes": EAGER["inner"],
+    }
     del batch["object"]
     result = carried(ferry, batch, readonly=True, lazy=lazy)
     found = arrays_in(result)
@@ -115,7 +120,9 @@ for tensor in [result] if sys.argv[2] in ("flat", "one") else result:
 """
 
 
-@pytest.mark.parametrize(("layout", "name"), [("numbers", "flat"), ("numbers", "nested"), ("ragged", "rows"), ("dense", "one")])
+@pytest.mark.parametrize(
+    ("layout", "name"), [("numbers", "flat"), ("numbers", "nested"), ("ragged", "rows"), ("dense", "one")]
+)
 def test_readonly_results_as_tensors_come_without_warnings(layout: str, name: str, python: Any) -> None:
     python(READONLY_TENSORS, layout, name)
 
@@ -156,7 +163,8 @@ def test_other_fields_are_not_lazy(name: str, ferry: rollferry.Ferry) -> None:
 
 
 @pytest.mark.parametrize(
-    "cut", [slice(None), slice(1, 3), slice(-2, None), slice(3, 1), slice(0, 0), slice(2, 99), slice(-99, 1), slice(4, 4)]
+    "cut",
+    [slice(None), slice(1, 3), slice(-2, None), slice(3, 1), slice(0, 0), slice(2, 99), slice(-99, 1), slice(4, 4)],
 )
 def test_slices_are_lazy_rows_over_the_same_values(cut: slice, ferry: rollferry.Ferry) -> None:
     rows = carried(ferry, {"x": ROWS}, lazy=True)["x"]
@@ -189,7 +197,9 @@ def test_lazy_rows_are_a_read_only_sequence(ferry: rollferry.Ferry) -> None:
 
 def test_lazy_rows_make_no_object_for_each_row(ferry: rollferry.Ferry) -> None:
     def objects(rows: int) -> int:
-        ref = ferry.put({"x": [np.zeros(1)] + [np.zeros(2) for _ in range(rows)], "t": [torch.ones(1) for _ in range(rows)]})
+        ref = ferry.put(
+            {"x": [np.zeros(1)] + [np.zeros(2) for _ in range(rows)], "t": [torch.ones(1) for _ in range(rows)]}
+        )
         gc.collect()
         before = len(gc.get_objects())
         result = ferry.get(ref, lazy=True)

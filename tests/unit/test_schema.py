@@ -87,7 +87,11 @@ def test_a_dtype_decides_what_is_stored(ferry: rollferry.Ferry) -> None:
     report = ferry.explain(batch, schema=schema)
     for key, (layout, size) in names.items():
         offsets = 24 if key == "a" else 0
-        assert (report[key].layout, report[key].dtype, report[key].nbytes) == (layout, f"int{8 * size}", 100 * size + offsets)
+        assert (report[key].layout, report[key].dtype, report[key].nbytes) == (
+            layout,
+            f"int{8 * size}",
+            100 * size + offsets,
+        )
     assert_same(ferry.get(ferry.put(batch, schema=schema)), batch)
 
 
@@ -134,7 +138,9 @@ TYPED = [
 
 @pytest.mark.parametrize("returns", ["ndarray", "tensor"])
 @pytest.mark.parametrize(("layout", "options", "value", "expected"), TYPED)
-def test_typed_results(layout: Any, options: Any, value: Any, expected: Any, returns: Any, ferry: rollferry.Ferry) -> None:
+def test_typed_results(
+    layout: Any, options: Any, value: Any, expected: Any, returns: Any, ferry: rollferry.Ferry
+) -> None:
     def wanted(item: Any) -> Any:
         return torch.from_numpy(item.copy()) if returns == "tensor" and item is not None else item
 
@@ -150,7 +156,15 @@ def test_typed_results(layout: Any, options: Any, value: Any, expected: Any, ret
 
 @pytest.mark.parametrize(
     ("value", "dtype"),
-    [([1, 2.5], "float64"), ([1, 2.5], None), ([1, None], "int32"), (1, "int32"), ([[1], [2.5]], "float64"), ([[1], [2.5]], "float32"), ([1 << 80], None)],
+    [
+        ([1, 2.5], "float64"),
+        ([1, 2.5], None),
+        ([1, None], "int32"),
+        (1, "int32"),
+        ([[1], [2.5]], "float64"),
+        ([[1], [2.5]], "float32"),
+        ([1 << 80], None),
+    ],
 )
 def test_numbers_that_make_no_typed_array_are_refused(value: Any, dtype: str | None, ferry: rollferry.Ferry) -> None:
     with pytest.raises(SchemaError, match="field 'x'"):

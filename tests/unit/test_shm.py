@@ -52,7 +52,11 @@ def test_folders_that_others_may_use_are_refused(folder: str, shm_directory: Pat
         with pytest.raises(EngineError, match="open to, other users"):
             rollferry.connect(url)
     path.rmdir()
-    for make in (lambda: path.write_text(""), lambda: path.symlink_to(shm_directory), lambda: path.symlink_to("nowhere")):
+    for make in (
+        lambda: path.write_text(""),
+        lambda: path.symlink_to(shm_directory),
+        lambda: path.symlink_to("nowhere"),
+    ):
         make()
         with pytest.raises(EngineError, match="not a directory"):
             rollferry.connect(url)
@@ -99,7 +103,9 @@ def test_a_link_in_place_of_a_segment_is_not_followed(ferry: rollferry.Ferry, sh
 
 
 def test_a_directory_on_disk_works_with_one_warning(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    kind = subprocess.run(["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True).stdout.strip()
+    kind = subprocess.run(
+        ["stat", "-f", "-c", "%T", tmp_path], capture_output=True, text=True, check=True
+    ).stdout.strip()
     if kind in ("tmpfs", "ramfs"):
         pytest.skip(f"the temporary directory is a {kind}")
     with warnings.catch_warnings(record=True) as caught:
@@ -241,7 +247,9 @@ def test_a_writer_killed_before_publishing(
     assert (ferry.get(ref)["a"] == 3).all()
 
 
-def test_the_lease_of_a_killed_reader_ends(ferry: rollferry.Ferry, shm_directory: Path, stored: Files, start: Start) -> None:
+def test_the_lease_of_a_killed_reader_ends(
+    ferry: rollferry.Ferry, shm_directory: Path, stored: Files, start: Start
+) -> None:
     ref = ferry.put(batch(7))
     child = start(READER, f"shm://{shm_directory}", ref.to_json())
     (inode,) = stored("live").values()

@@ -21,7 +21,9 @@ def small(tmp_path: Path) -> Iterator[Path]:
     """A tmpfs of 8 MB."""
     root = tmp_path / "small"
     root.mkdir(mode=0o700)
-    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", root], capture_output=True, text=True)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", root], capture_output=True, text=True
+    )
     if done.returncode:
         pytest.skip(f"a tmpfs can't be mounted here: {done.stderr.strip()}")
     yield root
@@ -161,9 +163,7 @@ assert not os.listdir(sys.argv[1].removeprefix("shm://") + "/tmp")
 
 @pytest.mark.parametrize("spare", range(5))
 @pytest.mark.parametrize("use", ["put", "get", "remove", "list", "usage", "connect"])
-def test_no_descriptors_left(
-    use: str, spare: int, shm_directory: Path, python: Callable[..., str]
-) -> None:
+def test_no_descriptors_left(use: str, spare: int, shm_directory: Path, python: Callable[..., str]) -> None:
     python(EXHAUST, f"shm://{shm_directory}", use, spare)
 
 
