@@ -49,7 +49,11 @@ def lock_whole(path: Path) -> int | None:
         return None
     # The segment may have been taken, and even published, between opening and locking. Who holds the writer's byte while
     # the path still leads here is the only one who may move it; before, the reader's byte is none of ours to lock.
-    if _native.try_lock(fd, WRITER_BYTE, True) and names(path, fd) and _native.try_lock(fd, READER_BYTE, True):
-        return fd
+    try:
+        if _native.try_lock(fd, WRITER_BYTE, True) and names(path, fd) and _native.try_lock(fd, READER_BYTE, True):
+            return fd
+    except BaseException:
+        os.close(fd)
+        raise
     os.close(fd)
     return None

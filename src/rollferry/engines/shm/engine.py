@@ -7,6 +7,7 @@ import weakref
 from rollferry.engines.base import Reader, Usage, Writer
 from rollferry.engines.shm.descriptors import translated
 from rollferry.engines.shm.directory import Directory
+from rollferry.engines.shm.mappings import Mappings
 from rollferry.engines.shm.pool import Pool
 from rollferry.engines.shm.reader import ShmReader
 from rollferry.engines.shm.writer import ShmWriter
@@ -30,14 +31,17 @@ class ShmEngine:
     def __init__(self, path: str, pool_nbytes: int | None) -> None:
         self._directory = Directory(path)
         self._pool = Pool(self._directory, pool_nbytes)
+        self._mappings = Mappings()
         self._writers: weakref.WeakSet[ShmWriter] = weakref.WeakSet()
         ENGINES.add(self)
 
     def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int) -> Writer:
+        writer = ShmWriter(self._directory, self._pool, self._mappings, key, payload_nbytes, manifest_nbytes)
+        self._writers.add(writer)  # before it has anything that the child of a fork must let go of
         with translated(self._directory.root):
+            self._mappings.prune()
             self._pool.sweep()
-            writer = ShmWriter(self._directory, self._pool, key, payload_nbytes, manifest_nbytes)
-        self._writers.add(writer)
+            writer.acquire()
         return writer
 
     def open(self, key: str) -> Reader:
@@ -62,13 +66,13 @@ class ShmEngine:
         return Usage(bundles=len(live), live_nbytes=sum(live), pooled_nbytes=pooled)
 
     def close(self) -> None:
-        self._pool.close()
+        self._mappings.close()
 
     def after_fork(self) -> None:
         """Let go, in the child, of what its parent is writing: a lock that the child held too would outlive the parent."""
         for writer in list(self._writers):
             writer.abandon()
-        self._pool.after_fork()
+        self._mappings.after_fork()
 
 
 ENGINES: weakref.WeakSet[ShmEngine] = weakref.WeakSet()

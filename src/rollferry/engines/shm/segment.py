@@ -4,13 +4,22 @@ import struct
 
 from rollferry.errors import BundleError
 
-__all__ = ["HEADER_NBYTES", "READER_BYTE", "WRITER_BYTE", "capacity_for", "pack_header", "unpack_header"]
+__all__ = [
+    "HEADER_NBYTES",
+    "READER_BYTE",
+    "WRITER_BYTE",
+    "FileId",
+    "capacity_for",
+    "pack_header",
+    "unpack_header",
+]
 
 HEADER_NBYTES = 128
 HEADER = struct.Struct("<8sHHIQQ96s")  # magic, version, reserved, reserved, payload and manifest bytes, key
 MAGIC = b"RFSEG\r\n\x00"
 VERSION = 1
 PAGE = 4096
+FileId = tuple[int, int]  # device and inode
 
 # Locks are of the open file description, so the kernel drops them when their process dies.
 WRITER_BYTE = 0  # exclusive: the segment's writer lives

@@ -1,5 +1,6 @@
 """Writing a bundle into a segment and making it visible."""
 
+import contextlib
 import errno
 import os
 from collections.abc import Sequence
@@ -9,6 +10,7 @@ import numpy as np
 from rollferry import _native
 from rollferry.engines.base import Bytes
 from rollferry.engines.shm.directory import Directory
+from rollferry.engines.shm.mappings import Mapping, Mappings
 from rollferry.engines.shm.pool import Pool, Segment
 from rollferry.engines.shm.segment import HEADER_NBYTES, READER_BYTE, WRITER_BYTE, capacity_for, pack_header
 from rollferry.errors import EngineError, EngineFullError
@@ -20,34 +22,48 @@ FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG)
 
 
 class ShmWriter:
-    """A bundle being written; see `Writer`.
+    """A bundle being written; see `Writer`. Nothing is taken before `acquire`.
 
     Parameters
     ----------
-    directory, pool
-        Where it goes, and where segments come from.
+    directory, pool, mappings
+        Where it goes, where segments come from, and mappings of them.
     key
         Key of the bundle.
     payload_nbytes, manifest_nbytes
         What it needs.
     """
 
-    def __init__(self, directory: Directory, pool: Pool, key: str, payload_nbytes: int, manifest_nbytes: int) -> None:
+    def __init__(
+        self, directory: Directory, pool: Pool, mappings: Mappings, key: str, payload_nbytes: int, manifest_nbytes: int
+    ) -> None:
         self._directory = directory
         self._pool = pool
+        self._mappings = mappings
         self._key = key
         self._payload_nbytes = payload_nbytes
         self._manifest_nbytes = manifest_nbytes
-        nbytes = HEADER_NBYTES + payload_nbytes + manifest_nbytes
-        segment = pool.take(nbytes) or create(directory, pool, nbytes)
-        self._segment: Segment | None = segment
+        self._segment: Segment | None = None
+        self._mapping: Mapping | None = None
+        self._memory: Bytes = np.empty(0, np.uint8)
+        self.chunks: Sequence[Bytes] = []
+
+    def acquire(self) -> None:
+        """Take a segment, free or new, and map it."""
+        nbytes = HEADER_NBYTES + self._payload_nbytes + self._manifest_nbytes
+        self._segment = self._pool.take(nbytes, self._mappings.inodes())
         try:
-            self._memory: Bytes = bytes_of(pool.mapping(segment))
+            if self._segment is None:
+                self._segment = open_new(self._directory, capacity_for(nbytes))
+                lock_new(self._segment)
+                reserve(self._segment, self._directory, self._pool, self._mappings)
+            self._mapping = self._mappings.take(self._segment.fd, self._segment.capacity)
         except BaseException:
             self.abort()
             raise
-        payload = self._memory[HEADER_NBYTES : HEADER_NBYTES + payload_nbytes]
-        self.chunks: Sequence[Bytes] = [payload] if payload_nbytes else []
+        self._memory = bytes_of(self._mapping.lease)
+        if self._payload_nbytes:
+            self.chunks = [self._memory[HEADER_NBYTES : HEADER_NBYTES + self._payload_nbytes]]
 
     def publish(self, manifest: bytes) -> None:
         segment = self._segment
@@ -69,39 +85,39 @@ class ShmWriter:
             else:
                 os.rename(segment.path, target)
         except OSError as error:
-            self.abort()
+            with contextlib.suppress(OSError):
+                self.abort()
             raise EngineError(f"the bundle can't be published as {target}: {error}") from error
-        self._end()
+        self._end(keep=True)
 
     def abort(self) -> None:
-        if self._segment is not None and self._segment.path is not None:
-            self._pool.put_back(self._segment.path)
-        self._end()
+        named = self._segment is not None and self._segment.path is not None
+        try:
+            if self._segment is not None and self._segment.path is not None:
+                self._pool.put_back(self._segment.path)
+        finally:
+            self._end(keep=named)
 
     def abandon(self) -> None:
-        """Drop the descriptor in the child of a fork; the parent goes on writing."""
-        self._end()
+        """Drop all descriptors in the child of a fork; the parent goes on writing."""
+        self._end(keep=False)
 
-    def _end(self) -> None:
+    def _end(self, *, keep: bool) -> None:
         self.chunks = []
-        segment, self._segment = self._segment, None  # first, since a fork during close() would close it again
+        self._memory = np.empty(0, np.uint8)
+        # Forgotten first, since a fork during close() would close them again.
+        segment, self._segment = self._segment, None
+        mapping, self._mapping = self._mapping, None
+        if mapping is not None:
+            (self._mappings.keep if keep else self._mappings.drop)(mapping)
         if segment is not None:
             os.close(segment.fd)
 
 
-def create(directory: Directory, pool: Pool, nbytes: int) -> Segment:
-    """Create a segment, locked whole, with all its memory reserved."""
-    segment = open_new(directory, capacity_for(nbytes))
-    try:
-        if not (_native.try_lock(segment.fd, WRITER_BYTE, True) and _native.try_lock(segment.fd, READER_BYTE, True)):
-            raise EngineError(f"a new segment in {directory.root} is locked by somebody else")
-        reserve(segment, directory, pool)
-    except BaseException:
-        if segment.path is not None:
-            segment.path.unlink(missing_ok=True)
-        os.close(segment.fd)
-        raise
-    return segment
+def lock_new(segment: Segment) -> None:
+    """Lock a new segment whole."""
+    if not (_native.try_lock(segment.fd, WRITER_BYTE, True) and _native.try_lock(segment.fd, READER_BYTE, True)):
+        raise EngineError("a new segment is locked by somebody else")
 
 
 def open_new(directory: Directory, capacity: int) -> Segment:
@@ -117,7 +133,7 @@ def open_new(directory: Directory, capacity: int) -> Segment:
     return Segment(fd, capacity, path)
 
 
-def reserve(segment: Segment, directory: Directory, pool: Pool) -> None:
+def reserve(segment: Segment, directory: Directory, pool: Pool, mappings: Mappings) -> None:
     """Reserve all memory of a segment, so that no write to it can fail; at the cost of the pool where it must be."""
     for last in (False, True):
         try:
@@ -129,6 +145,7 @@ def reserve(segment: Segment, directory: Directory, pool: Pool) -> None:
             os.ftruncate(segment.fd, 0)
             if not last:
                 pool.trim(0)
+                mappings.prune()
                 continue
             free = directory.free_nbytes()
             raise EngineFullError(
