@@ -1,4 +1,4 @@
-# make demo   see it work: rollout workers and trainers hand batches over (about two minutes)
+# make demo   see it work: rollout workers and trainers hand batches over (about a minute)
 # make test   all tests
 # make lint   formatting, lint and types
 # make sanitize   the native tests under AddressSanitizer and UndefinedBehaviorSanitizer

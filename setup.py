@@ -10,7 +10,7 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-SOURCES = ["module", "copy_kernel", "spans", "lease", "files", "memo", "rows", "views", "numbers", "text"]
+SOURCES = ["module", "copy_kernel", "spans", "lease", "files", "memo", "rows", "views", "numbers", "text", "records"]
 FLAGS = ["-std=c11", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]
 if os.environ.get("ROLLFERRY_SANITIZE") == "1":
     FLAGS += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g", "-O1"]

@@ -66,7 +66,7 @@ static PyType_Slot lease_slots[] = {
 static PyType_Spec lease_spec = {
     .name = "rollferry._native.Lease",
     .basicsize = sizeof(Lease),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = lease_slots,
 };
 

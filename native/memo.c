@@ -62,6 +62,7 @@ static int grow(Memo *self)
 /* Result of the pass over one list: made only when the first repeated object shows up. */
 typedef struct {
     PyObject *values;
+    Py_ssize_t count;
     PyObject *uniques; /* list; NULL until a repetition was seen */
     PyObject *index;
     int64_t *positions;
@@ -71,9 +72,10 @@ typedef struct {
 
 static int start_repetition(repetition *r, Py_ssize_t upto)
 {
+    /* `count` and not the list's length now: allocating may run code that shrinks the list. */
     r->uniques = PyList_GetSlice(r->values, 0, upto);
     r->foreign = PyList_New(0);
-    r->index = rf_new_int64(PyList_Size(r->values), &r->positions);
+    r->index = rf_new_int64(r->count, &r->positions);
     if (r->uniques == NULL || r->foreign == NULL || r->index == NULL) {
         return -1;
     }
@@ -145,9 +147,9 @@ static PyObject *memo_unique(PyObject *object, PyObject *args)
     if (!PyArg_ParseTuple(args, "O!Lnp", &PyList_Type, &r.values, &column, &minimum, &thorough)) {
         return NULL;
     }
-    Py_ssize_t n = PyList_Size(r.values);
+    r.count = PyList_Size(r.values);
     int failed = 0;
-    for (Py_ssize_t i = 0; i < n && !failed; i++) {
+    for (Py_ssize_t i = 0; i < r.count && !failed; i++) {
         PyObject *item = PyList_GetItem(r.values, i);
         if (item == NULL) {
             failed = 1;
@@ -235,7 +237,7 @@ static PyType_Slot memo_slots[] = {
 static PyType_Spec memo_spec = {
     .name = "rollferry._native.Memo",
     .basicsize = sizeof(Memo),
-    .flags = Py_TPFLAGS_DEFAULT,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = memo_slots,
 };
 

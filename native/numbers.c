@@ -328,12 +328,7 @@ static PyObject *number_rows(PyObject *Py_UNUSED(module), PyObject *args)
     if (seq == NULL) {
         PyErr_SetString(PyExc_TypeError, "row_type is list or tuple");
     } else if (check_stored(&in, type_name, kind_name) == 0 && rf_check_offsets(cuts, in.count, &offsets, &rows) == 0) {
-        /* The collector would walk the new rows again and again, and find nothing. */
-        int collecting = PyGC_Disable();
         result = build_rows(&in, seq, offsets, rows);
-        if (collecting) {
-            PyGC_Enable();
-        }
     }
     PyBuffer_Release(&in.view);
     return result;

@@ -143,8 +143,9 @@ static int collect_row(collection *c, PyObject *item, Py_ssize_t i)
         return same;
     }
     const npy_intp *dims = PyArray_DIMS(row);
-    if (c->ndim > 0) {
-        c->offset[i + 1] = c->offset[i] + dims[0];
+    if (c->ndim > 0 && __builtin_add_overflow(c->offset[i], (int64_t)dims[0], &c->offset[i + 1])) {
+        PyErr_SetString(PyExc_OverflowError, "the rows are too large together");
+        return -1;
     }
     if (c->shape != NULL) {
         int64_t *shape = c->shape + i * c->ndim;

@@ -135,8 +135,8 @@ static PyObject *spans_gather(PyObject *object, PyObject *args)
         return NULL;
     }
     if (start < 0 || start > self->nbytes || dest.len > self->nbytes - start) {
-        PyErr_Format(PyExc_ValueError, "bytes %zd to %zd are not inside the %zd bytes of the spans", start,
-                     start + dest.len, self->nbytes);
+        PyErr_Format(PyExc_ValueError, "%zd bytes from %zd on are not inside the %zd bytes of the spans", dest.len,
+                     start, self->nbytes);
         PyBuffer_Release(&dest);
         return NULL;
     }
@@ -159,12 +159,6 @@ static PyObject *spans_nbytes(PyObject *object, void *closure)
     return PyLong_FromSsize_t(((Spans *)object)->nbytes);
 }
 
-static PyObject *spans_count(PyObject *object, void *closure)
-{
-    (void)closure;
-    return PyLong_FromSsize_t(((Spans *)object)->count);
-}
-
 static PyObject *spans_copied(PyObject *object, void *closure)
 {
     (void)closure;
@@ -180,7 +174,6 @@ static PyMethodDef spans_methods[] = {
 
 static PyGetSetDef spans_getset[] = {
     {"nbytes", spans_nbytes, NULL, "Bytes of all spans together.", NULL},
-    {"count", spans_count, NULL, "Number of spans.", NULL},
     {"copied", spans_copied, NULL, "Whether some of the bytes are temporary copies of the caller's values.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -196,7 +189,7 @@ static PyType_Slot spans_slots[] = {
 static PyType_Spec spans_spec = {
     .name = "rollferry._native.Spans",
     .basicsize = sizeof(Spans),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE,
     .slots = spans_slots,
 };
 

@@ -264,12 +264,7 @@ static PyObject *text_rows(PyObject *Py_UNUSED(module), PyObject *args)
         PyErr_SetString(PyExc_TypeError, "row_type is list or tuple");
     } else if (check_stored(&in, kind_name, offsets) == 0 &&
                rf_check_offsets(cuts, in.items, &row_offsets, &rows) == 0) {
-        /* The collector would walk the new rows again and again, and find nothing. */
-        int collecting = PyGC_Disable();
         result = decode_rows(&in, row_offsets, rows, tuple);
-        if (collecting) {
-            PyGC_Enable();
-        }
     }
     PyBuffer_Release(&in.view);
     return result;

@@ -8,13 +8,10 @@ from rollferry.bundle.fields import EncodedBatch
 from rollferry.bundle.manifest import Field
 from rollferry.layouts.base import Spec
 from rollferry.layouts.encoder import Encoder
-from rollferry.layouts.media import Media
-from rollferry.layouts.numbers import Numbers, NumberSource
+from rollferry.layouts.numbers import NumberSource
 from rollferry.layouts.pickled import Pickled
-from rollferry.layouts.text import Text
 from rollferry.layouts.tree.null import Null
 from rollferry.layouts.tree.sequence import Sequence
-from rollferry.layouts.tree.shared import Shared
 from rollferry.layouts.tree.union import Union
 from rollferry.memory.plan import SpanSource
 from rollferry.schema import FieldSchema, Schema
@@ -119,7 +116,7 @@ def report_field(key: Any, field: Field, columns: list[Spec], encoder: Encoder) 
         spec.layout in ("dense", "ragged", "numbers", "text") or isinstance(spec, Sequence | Null) for spec in columns
     )
     root = encoder.specs[field.column]
-    layout = layout_of(root, encoder.specs)
+    layout = root.layout_name(encoder.specs)
     dtypes = {name for spec in columns if (name := spec.dtype_name())}
     return FieldReport(
         key=key,
@@ -131,20 +128,6 @@ def report_field(key: Any, field: Field, columns: list[Spec], encoder: Encoder) 
         + any(isinstance(spec, Pickled) for spec in columns),
         path="fast" if direct and plain else "general",
     )
-
-
-def layout_of(spec: Spec, specs: list[Spec]) -> str:
-    """Name the layout of a column by what it is besides None, repetition and one level of lists."""
-    if isinstance(spec, Shared):
-        return layout_of(specs[spec.sources[0] if spec.own is None else spec.own], specs)
-    if isinstance(spec, Sequence):
-        items = specs[spec.items]
-        inner = layout_of(items, specs) if isinstance(items, Numbers | Text | Media | Shared) else "tree"
-        return inner if inner in ("numbers", "text", "media") else "tree"
-    if isinstance(spec, Union):
-        names = {layout_of(specs[number], specs) for number in spec.columns if not isinstance(specs[number], Null)}
-        return names.pop() if len(names) == 1 else "tree"
-    return spec.layout
 
 
 def infer_schema(batch: EncodedBatch, keys: list[Any]) -> Schema:

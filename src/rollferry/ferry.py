@@ -13,7 +13,7 @@ from rollferry.engines.base import Engine, Usage
 from rollferry.engines.registry import open_engine
 from rollferry.errors import FerryClosedError, RefError, SchemaError
 from rollferry.explain import Explanation, explain, infer_schema
-from rollferry.refs import NAMESPACE_PATTERN, TransferRef, as_ref, check_metadata
+from rollferry.refs import ID_PATTERN, NAMESPACE_PATTERN, TransferRef, as_ref, check_metadata
 from rollferry.schema import FieldSchema, Schema
 
 __all__ = ["Ferry", "Ref", "connect"]
@@ -39,8 +39,9 @@ def connect(
     Parameters
     ----------
     url
-        Where bundles live: ``shm://`` (shared memory of this machine), ``shm:///some/directory``, or ``inproc://``. By
-        default the environment variable ``ROLLFERRY_URL``, and without it ``shm://``.
+        Where bundles live: ``shm://`` (shared memory of this machine), ``shm:///some/directory``, both with the option
+        ``?pool=SIZE`` (most bytes of free segments to keep, such as ``8gb``), or ``inproc://`` (this process).
+        By default the environment variable ``ROLLFERRY_URL``, and without it ``shm://``.
     namespace
         Name under which bundles are put: letters, digits, ``-`` and ``_``, at most 63.
     schema
@@ -59,8 +60,10 @@ def connect(
     ------
     EngineError
         The URL names no engine, or the engine can't be used.
+    ValueError
+        The namespace is none.
     """
-    if NAMESPACE_PATTERN.fullmatch(namespace) is None:
+    if not isinstance(namespace, str) or NAMESPACE_PATTERN.fullmatch(namespace) is None:  # type: ignore[redundant-expr]
         raise ValueError(f"{namespace!r} is no namespace: letters, digits, - and _ are allowed, at most 63")
     engine = open_engine(url or os.environ.get("ROLLFERRY_URL") or DEFAULT_URL)
     return Ferry(engine, namespace=namespace, schema=schema, allow_pickle=allow_pickle, checksum=checksum)
@@ -98,7 +101,8 @@ class Ferry:
         Parameters
         ----------
         batch
-            Fields by key.
+            Fields by key: numpy arrays, torch tensors, PIL images, and Python values made of int, float, bool, complex, str,
+            bytes, bytearray, range, None, list, tuple, dict, set, frozenset and registered classes, to any depth up to 100.
         type
             Kind of batch.
         schema
@@ -119,6 +123,8 @@ class Ferry:
             A field breaks its schema.
         EngineFullError
             There is no room.
+        BatchChangedError
+            Another thread changed the batch meanwhile.
         """
         engine = self._open_engine(type)
         own = None if metadata is None else check_metadata(metadata)
@@ -152,6 +158,11 @@ class Ferry:
             a list or tuple of arrays of one dtype and number of dimensions that differ in their first axis at most.
         verify
             ``manifest``: the manifest's checksum. ``full``: those of the payload too. ``auto``: what suits the engine.
+
+        Returns
+        -------
+        dict
+            Equal to what was put, but where a schema says otherwise.
 
         Raises
         ------
@@ -189,20 +200,30 @@ class Ferry:
     def remove(self, ref: Ref) -> bool:
         """Remove a bundle once all readers are done; results already fetched stay valid.
 
+        Parameters
+        ----------
+        ref
+            What `put` returned, its dict, or its JSON; or an id of the Ferry's namespace, as `list` gives it.
+
         Returns
         -------
         bool
             True the first time, False if it was removed before.
         """
-        return self._open_engine("dict").remove(self._own(ref).key)
+        engine = self._open_engine("dict")
+        if isinstance(ref, str) and ID_PATTERN.fullmatch(ref):
+            return engine.remove(f"{self._namespace}.{ref}")
+        return engine.remove(self._own(ref).key)
 
     def explain(self, batch: Batch, schema: SchemaLike | None = None) -> Explanation:
         """Say, without putting it, how each field of a batch would be stored, and why. Print the result."""
+        self._open_engine("dict")
         encoded = encode_batch(batch, self._schema_for(schema), allow_pickle=self._allow_pickle)
         return explain(encoded, list(batch))
 
     def infer_schema(self, batch: Batch) -> Schema:
         """Give a schema that requires of every batch what this one has: layouts, dtypes of arrays, and where None is."""
+        self._open_engine("dict")
         encoded = encode_batch(batch, None, allow_pickle=self._allow_pickle)
         return infer_schema(encoded, list(batch))
 
@@ -237,7 +258,7 @@ class Ferry:
         return self._open_engine("dict").usage()
 
     def close(self) -> None:
-        """Let go of the engine. Bundles and results stay; every later call raises FerryClosedError but this one."""
+        """Let go of the engine. Bundles and results stay; later calls raise FerryClosedError, but for `release`."""
         self._closed = True
         self._engine.close()
 

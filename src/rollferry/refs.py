@@ -10,13 +10,13 @@ import xxhash
 
 from rollferry.errors import RefError
 
-__all__ = ["NAMESPACE_PATTERN", "TransferRef", "as_ref"]
+__all__ = ["ID_PATTERN", "NAMESPACE_PATTERN", "TransferRef", "as_ref", "check_metadata"]
 
 TYPE = "rollferry_ref"
 VERSION = 1
 NAMESPACE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 ENGINE_PATTERN = re.compile(r"[a-z][a-z0-9+]{0,15}")
-HEX_PATTERN = re.compile(r"[0-9a-f]{32}")
+ID_PATTERN = re.compile(r"[0-9a-f]{32}")
 MAX_TEXT = 1 << 24
 
 
@@ -50,10 +50,10 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        check_text(self.id, HEX_PATTERN, "id")
+        check_text(self.id, ID_PATTERN, "id")
         check_text(self.engine, ENGINE_PATTERN, "engine")
         check_text(self.namespace, NAMESPACE_PATTERN, "namespace")
-        check_text(self.digest, HEX_PATTERN, "digest")
+        check_text(self.digest, ID_PATTERN, "digest")
         for name, value in (("nbytes", self.nbytes), ("rows", self.rows)):
             if not (type(value) is int and 0 <= value < 1 << 63) and not (name == "rows" and value is None):
                 refuse(f"its {name} is {value!r:.60}")

@@ -383,3 +383,23 @@ def test_async_twins(ferry: Any) -> None:
         assert_same(results, [{"i": i, "a": np.full(1000, i)} for i in range(8)])
 
     asyncio.run(go())
+
+
+def shared_objects() -> dict[str, Any]:
+    """Batches that hold one object at two places of different depth or kind, as (batch, both places)."""
+    rows, text, data = [np.arange(1000), np.arange(9)], "x" * 100, bytearray(b"y" * 100)
+    return {
+        "same list": ({"a": rows, "b": rows}, lambda r: (r["a"][0], r["b"][0])),
+        "list in a list": ({"a": rows, "b": [rows]}, lambda r: (r["a"][0], r["b"][0][0])),
+        "list in dicts": ({"a": [{"x": rows, "y": rows}]}, lambda r: (r["a"][0]["x"][0], r["a"][0]["y"][0])),
+        "text in rows": ({"a": [[text]], "b": [text]}, lambda r: (r["a"][0][0], r["b"][0])),
+        "bytearray in rows": ({"a": [[data]], "b": [data]}, lambda r: (r["a"][0][0], r["b"][0])),
+    }
+
+
+@pytest.mark.parametrize("name", shared_objects())
+def test_an_object_comes_back_as_one(ferry: Any, name: str) -> None:
+    batch, places = shared_objects()[name]
+    first, second = places(carried(ferry, batch))
+    assert first is second
+    assert_same(carried(ferry, batch), batch)

@@ -62,6 +62,10 @@ def test_without_a_url_each_user_has_a_directory(shm_directory: Path, monkeypatc
         "redis://x",
         "SHM2://",
         "shm:///x?pool",
+        "shm:///x?pool=1&pool=2",
+        "shm://relative/path",
+        "shm:/",
+        "shm:///x#fragment",
         "inproc://?chunk=0",
         "inproc://?chunk=x",
         "inproc://?x=1",
@@ -300,3 +304,11 @@ def test_copying_leaves_the_gil_to_others(value: Any, ferry: rollferry.Ferry, mo
         ticker.join()
     assert len(counts) == 3
     assert max(counts) > 20
+
+
+def test_what_list_gives_can_be_removed(ferry: rollferry.Ferry) -> None:
+    ferry.put({"a": 1})
+    (name,) = ferry.list()
+    assert ferry.remove(name)
+    assert not ferry.remove(name)
+    assert ferry.list() == []

@@ -36,7 +36,7 @@ def test_every_list_scans_and_comes_back(kind_and_list: tuple[Any, list[Any]], d
     spans, offsets = _native.text_scan(values)
     payload, expected = twin.text_scan(values)
     assert gathered(spans) == payload
-    assert spans.count == len([item for item in values if item])
+
     assert offsets.dtype == np.int64
     assert offsets.tolist() == expected
     back = _native.text_list(payload, offsets, kind)

@@ -231,3 +231,11 @@ def test_pickling_needs_both_sides(ferry: rollferry.Ferry, shm_directory: Path) 
             trusting.put({"f": [None, lambda: 0]})
         register(Plain, encode=lambda value: value.value, decode=Plain)
         assert ferry.get(trusting.put({"x": Plain(1)})) == {"x": Plain(1)}  # registration comes before pickling
+
+
+def test_the_main_module_of_a_spawned_process_is_that_of_its_parent() -> None:
+    spawned = enum.Enum("Spawned", "A B", module="__mp_main__")
+    register(spawned)
+    assert registered.BY_CLASS[spawned].name == "__main__:Spawned"
+    with pytest.raises(TypeError, match="not an instance"):
+        register(spawned.A)

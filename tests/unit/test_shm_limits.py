@@ -177,3 +177,14 @@ def test_a_directory_that_was_deleted(use: str, shm_directory: Path) -> None:
         shutil.rmtree(shm_directory)
         with pytest.raises(EngineError):
             ferry.put(batch(100)) if use == "put" else getattr(ferry, use)()
+
+
+@pytest.mark.parametrize("pool", ["", "?pool=0"])
+def test_a_segment_trimmed_under_a_reader_is_free_with_the_next_put(pool: str, small: Path) -> None:
+    with rollferry.connect(f"shm://{small}{pool}") as ferry:
+        for fill in range(10):
+            ref = ferry.put(batch(5 * MB, fill))
+            held = ferry.get(ref)
+            ferry.remove(ref)
+            assert (held["a"] == fill).all()
+            del held

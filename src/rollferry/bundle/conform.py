@@ -32,6 +32,9 @@ def check_field(key: object, value: Any, schema: FieldSchema) -> None:
             raise SchemaError(reason, field=key, row=None if whole else row)
     if schema.layout in ITEMS:
         fits, what = ITEMS[schema.layout]
+        nested = [item for item in rows if type(item) in (list, tuple)]
+        if fits is are_numbers and nested and _native.number_scan(nested) is not None:
+            return  # all of them at once, which is the usual case
         for row, item in enumerate(rows):
             if type(item) in (list, tuple) and not fits(list(item)):
                 raise SchemaError(f"the layout {schema.layout!r} needs {what} in each row", field=key, row=row)

@@ -1,22 +1,19 @@
 """The fields of a batch, encoded one after the other as inference or their schema says."""
 
-from collections import Counter
+import sys
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rollferry.bundle.conform import check_field, lossy_row
 from rollferry.bundle.locate import locate, top_level
 from rollferry.bundle.manifest import Field
 from rollferry.errors import SchemaError, UnsupportedValueError
-from rollferry.layouts.arrays import ArraySpec, Dense
+from rollferry.layouts.arrays import Dense
 from rollferry.layouts.encoder import FORMS, Encoder
 from rollferry.layouts.library import LossyCastError
 from rollferry.layouts.numbers import Numbers
 from rollferry.layouts.pickled import Pickled
-from rollferry.layouts.tree.null import Null
 from rollferry.layouts.tree.record import is_plain_key
-from rollferry.layouts.tree.sequence import Sequence
-from rollferry.layouts.tree.shared import Shared
-from rollferry.layouts.tree.union import Union
 from rollferry.schema import FieldSchema, Schema
 
 __all__ = ["EncodedBatch", "encode_batch"]
@@ -43,7 +40,19 @@ class EncodedBatch(NamedTuple):
     rows: int | None
 
 
-def encode_batch(batch: dict[Any, Any], schema: Schema | None, *, allow_pickle: bool) -> EncodedBatch:
+def count_own_references() -> int:
+    """Give the references that a value of a batch has within `encode_batch`, seen as there."""
+    batch = {"key": object()}
+    items = list(batch.items())
+    for _key, value in items:
+        count = sys.getrefcount(value)
+    return count
+
+
+HELD_HERE = count_own_references()
+
+
+def encode_batch(batch: object, schema: Schema | None, *, allow_pickle: bool) -> EncodedBatch:
     """Encode a batch.
 
     Raises
@@ -54,18 +63,18 @@ def encode_batch(batch: dict[Any, Any], schema: Schema | None, *, allow_pickle: 
         With field and row.
     """
     if type(batch) is not dict:
-        raise UnsupportedValueError(f"a batch is a dict, not {type(batch).__name__}; make it one with dict(batch)")
+        advice = "dict(batch)" if isinstance(batch, Mapping) else 'a dict of fields such as {"samples": batch}'
+        raise UnsupportedValueError(f"a batch is a dict, not {type(batch).__name__}; make it {advice}")
     encoder = Encoder(allow_pickle=allow_pickle)
     items = list(batch.items())
     fields = []
-    occurrences = Counter(id(value) for _, value in items)
     where = "the batch"
     try:
         plain = all(is_plain_key(key) for key, _ in items)
         for key, value in items:
             where = top_level(key)
             hint = None if schema is None or type(key) not in (str, int) else schema.get(key)
-            form, column = encode_field(key, value, hint, encoder, batch, repeated=occurrences[id(value)] > 1)
+            form, column = encode_field(key, value, hint, encoder, batch, repeated=sys.getrefcount(value) > HELD_HERE)
             fields.append(Field(key=key if plain else repr(key)[:80], form=form, column=column))
         where = "the keys of the batch"
         keys = None if plain else encoder.column([key for key, _ in items])
@@ -80,7 +89,7 @@ def encode_batch(batch: dict[Any, Any], schema: Schema | None, *, allow_pickle: 
 def encode_field(
     key: Any, value: Any, hint: FieldSchema | None, encoder: Encoder, batch: object, *, repeated: bool
 ) -> tuple[Any, int]:
-    """Encode one field, `repeated` where another has the same object; give its form and column."""
+    """Encode one field, `repeated` where something else has the same object; give its form and column."""
     if hint is None:
         return encoder.field(value, batch, repeated=repeated)
     check_field(key, value, hint)
@@ -101,24 +110,11 @@ def encode_field(
         return form, column
     if form != "value" and isinstance(encoder.specs[column], Numbers):
         return "array", column
-    if not has_array_form(column, encoder):
+    if not encoder.specs[column].is_array_form(encoder.specs):
         raise SchemaError(
             f"returns={hint.returns!r} needs arrays, or lists of numbers of one type without None", field=key
         )
     return form, column
-
-
-def has_array_form(column: int, encoder: Encoder) -> bool:
-    """Whether a column consists of arrays, lists of numbers and None."""
-    spec = encoder.specs[column]
-    if isinstance(spec, Union):
-        return all(has_array_form(child, encoder) for child in spec.columns)
-    if isinstance(spec, Shared):
-        owned = [] if spec.own is None else [spec.own]
-        return all(has_array_form(child, encoder) for child in (*owned, *spec.sources))
-    if isinstance(spec, Sequence):
-        return isinstance(encoder.specs[spec.items], Numbers)
-    return isinstance(spec, ArraySpec | Null)
 
 
 def common_rows(fields: list[Field], encoder: Encoder) -> int | None:

@@ -1,6 +1,7 @@
 """The manifest of a bundle, its bytes, and the checks before anything relies on it."""
 
 import struct
+from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -10,7 +11,6 @@ from rollferry.errors import BundleError
 from rollferry.layouts.base import Count
 from rollferry.layouts.encoder import Form
 from rollferry.layouts.kinds import AnySpec
-from rollferry.layouts.tree.shared import Shared
 from rollferry.memory.plan import ALIGNMENT, Member
 
 __all__ = ["Field", "Manifest", "dump", "load"]
@@ -137,8 +137,8 @@ def check_columns(manifest: Manifest) -> None:
                 f"column {number} ({type(spec).__name__}) has version {spec.version}, which is not known here"
             )
         children = list(spec.children())
-        sources = spec.sources if isinstance(spec, Shared) else []
-        if any(child >= number for child in (*children, *sources)) or any(source < 0 for source in sources):
+        references = list(spec.references())
+        if any(not 0 <= other < number for other in (*children, *references)):
             raise BundleError(f"column {number} refers to a column that does not come before it")
         take(free_columns, children, f"column {number} refers to a column")
         take(free_members, spec.members(), f"column {number} refers to a member")
@@ -146,9 +146,9 @@ def check_columns(manifest: Manifest) -> None:
     take(free_columns, roots, "a field refers to a column")
 
 
-def take(free: set[int], numbers: object, what: str) -> None:
+def take(free: set[int], numbers: Iterable[int], what: str) -> None:
     """Remove numbers from a set, each of which must be there."""
-    for number in numbers:  # type: ignore[attr-defined]
+    for number in numbers:
         if number not in free:
             raise BundleError(f"{what} that does not exist or is in use: {number}")
         free.remove(number)

@@ -1,6 +1,8 @@
 """Reading a bundle: manifest first, checked as a whole; then its members, rebuilt field by field."""
 
-from collections.abc import Sequence
+import gc
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import xxhash
@@ -36,13 +38,26 @@ def read(
         if verify == "full":
             check_payload(manifest, members)
         decoder = Decoder(manifest.columns, members.__getitem__, allow_pickle=allow_pickle, readonly=readonly)
-        return rebuild(manifest, decoder, lazy=lazy)
+        with paused_collector():
+            return rebuild(manifest, decoder, lazy=lazy)
     except (RollferryError, MemoryError):
         raise
     except ImportError as error:
         raise BundleError(f"bundle {ref.key} has values of a package that can't be imported here: {error}") from error
     except Exception as error:
         raise BundleError(f"bundle {ref.key} can't be rebuilt: {error}") from error
+
+
+@contextmanager
+def paused_collector() -> Iterator[None]:
+    """Keep the cyclic collector from walking the containers of a growing batch again and again; it would find nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def check_payload(manifest: Manifest, members: Sequence[Bytes]) -> None:

@@ -47,8 +47,8 @@ def load_batch(file: Path) -> dict[str, Any]:
             try:
                 with file.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
                     return {name: archive[name] for name in archive.files}
-            except (OSError, AttributeError, TypeError, zipfile.BadZipFile) as error:
-                raise ValueError(f"not an .npz archive: {error}") from error
+            except (OSError, ValueError, AttributeError, TypeError, zipfile.BadZipFile) as error:
+                raise ValueError("not an .npz archive of plain arrays; pickled ones are refused") from error
         case ".json":
             try:
                 batch = json.loads(file.read_text(encoding="utf-8"))

@@ -80,6 +80,8 @@ class DemoOptions:
 
     def __post_init__(self) -> None:
         """Check the ranges."""
+        if self.url.startswith("inproc:"):
+            raise ValueError("inproc:// is within one process; the demo has several")
         if self.steps < 1:
             raise ValueError(f"steps must be at least 1, not {self.steps}")
         if self.max_staleness < 0:

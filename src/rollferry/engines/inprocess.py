@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rollferry import _native
 from rollferry.engines.base import Bytes, Reader, Usage, Writer
 from rollferry.engines.registry import EngineURL, parse_size
-from rollferry.errors import BundleNotFoundError, EngineError
+from rollferry.errors import BundleNotFoundError, EngineError, EngineFullError
 from rollferry.memory.leases import bytes_of
 
 __all__ = ["InprocessEngine", "open_engine"]
@@ -19,7 +19,10 @@ STORES: dict[str, dict[str, tuple[bytes, Bytes]]] = {}
 
 def allocate(nbytes: int) -> Bytes:
     """Give zeroed memory, aligned to a page."""
-    return bytes_of(_native.allocate(max(nbytes, 1)))[:nbytes]
+    try:
+        return bytes_of(_native.allocate(max(nbytes, 1)))[:nbytes]
+    except (MemoryError, OverflowError) as error:
+        raise EngineFullError(f"there is no memory for {nbytes:,} bytes", needed=nbytes, free=0) from error
 
 
 class InprocessWriter:

@@ -41,16 +41,21 @@ class EngineURL(NamedTuple):
                 raise EngineError(f"{self.scheme}:// has no option {name!r}; it has {', '.join(known) or 'none'}")
 
 
-def open_engine(url: str) -> Engine:
+def open_engine(url: object) -> Engine:
     """Open the engine that a URL names. Raises EngineError where that can't be."""
+    if not isinstance(url, str):
+        raise EngineError(f"a URL such as 'shm://' is needed, not {type(url).__name__}")
     parts = urlsplit(url)
     if parts.scheme not in ENGINES:
         known = ", ".join(f"{scheme}://" for scheme in ENGINES)
         raise EngineError(f"no engine for {url!r}; there are {known}")
     try:
-        options = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+        pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError as error:
         raise EngineError(f"the options of {url!r} can't be read: {error}") from None
+    options = dict(pairs)
+    if len(options) < len(pairs) or parts.fragment:
+        raise EngineError(f"{url!r} has an option twice, or something after a #")
     module = importlib.import_module(ENGINES[parts.scheme])
     engine: Engine = module.open_engine(EngineURL(parts.scheme, parts.netloc, unquote(parts.path), options))
     return engine

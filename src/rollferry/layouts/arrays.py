@@ -1,6 +1,6 @@
 """dense and ragged: arrays of one dtype, alone or as rows, with their values in one contiguous member."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -67,6 +67,9 @@ class ArraySpec(Spec, frozen=True, kw_only=True):
     def lazy(self, source: "Decoder") -> LazyRows | None:
         """Give the rows uncut, where values and offsets are all there is to them."""
         raise NotImplementedError
+
+    def is_array_form(self, specs: Sequence[Spec]) -> bool:
+        return True
 
     def dtype_name(self) -> str:
         return library_named(self.library).dtype_name(self.dtype)
@@ -174,7 +177,7 @@ def encode_arrays(
     hint = encoder.hint
     returns: Any = None if hint is None or hint.returns == "same" else hint.returns
     original = None
-    if hint is not None and hint.dtype is not None:
+    if hint is not None and hint.dtype is not None and hint.dtype != library.dtype_name(rows.dtype):
         cast = [library.cast(value, hint.dtype) for value in values]
         stored = library.collect(cast)
         if stored is not None and stored.dtype != rows.dtype:

@@ -1,6 +1,6 @@
 """The contract of a layout."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import msgspec
@@ -45,6 +45,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_def
         """Give the numbers of the child columns that this column owns."""
         return ()
 
+    def references(self) -> Iterable[int]:
+        """Give the numbers of earlier columns whose objects it refers to without owning them."""
+        return ()
+
     def members(self) -> Iterable[int]:
         """Give the numbers of its payload members."""
         return ()
@@ -56,6 +60,18 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_def
     def decode_rows(self, source: "Decoder", offsets: Int64Array, row_type: type) -> list[Any] | None:
         """Rebuild the values grouped into lists or tuples by offsets; None where that is no faster than grouping them."""
         return None
+
+    def layout_name(self, specs: Sequence["Spec"]) -> str:
+        """Name the layout as a user sees it: that of what the column consists of, besides None and repetition."""
+        return self.layout
+
+    def row_layout_name(self, specs: Sequence["Spec"]) -> str:
+        """Name the layout of lists whose items the column holds."""
+        return "tree"
+
+    def is_array_form(self, specs: Sequence["Spec"]) -> bool:
+        """Whether the values are arrays, None, or lists of numbers, so that they can come back as arrays."""
+        return False
 
     def dtype_name(self) -> str:
         """Give the dtype of the stored numbers as text, empty where there is none."""

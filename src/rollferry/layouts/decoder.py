@@ -41,6 +41,7 @@ class Decoder:
         self.readonly = readonly
         self.bytes = member
         self._specs = specs
+        self._referenced = {number for spec in specs for number in spec.references()}
         self._columns: dict[int, list[Any]] = {}
         self._depth = 0
 
@@ -61,7 +62,8 @@ class Decoder:
     def rows(self, number: int, offsets: Int64Array, row_type: type) -> list[Any]:
         """Give the values of a column, grouped by offsets."""
         spec = self._specs[number]
-        rows = spec.decode_rows(self, offsets, row_type)
+        # Objects that others refer to have to be theirs.
+        rows = None if number in self._referenced else spec.decode_rows(self, offsets, row_type)
         return _native.group_rows(self.column(number), offsets, row_type) if rows is None else rows
 
     def array(self, number: int, dtype: "np.dtype[Any]", length: int | None = None) -> npt.NDArray[Any]:

@@ -60,11 +60,14 @@ class Encoder:
         handler = handler_for(types[0] if types else type(None), values, self.allow_pickle)
         if not handler.nests:
             return self._encode(values, handler)
-        self._check_depth(values)
-        self._parents.append(values)
+        if len(self._parents) >= MAX_DEPTH:
+            raise UnsupportedValueError(f"nested more than {MAX_DEPTH} levels deep", values[0])
         thorough = self._thorough
-        # What lies in a container that can be reached twice can be so too, whatever its own reference count.
-        self._thorough = thorough or _native.are_referenced_elsewhere(values)
+        if _native.are_referenced_elsewhere(values):
+            self._check_cycles(values)
+            # What lies in a container that can be reached twice can be so too, whatever its own reference count.
+            self._thorough = True
+        self._parents.append(values)
         number = self._encode(values, handler)
         self._thorough = thorough
         self._parents.pop()
@@ -73,7 +76,7 @@ class Encoder:
     def field(self, value: Any, batch: object, *, repeated: bool = False) -> tuple[Form, int]:
         """Encode one field of a batch: a list or tuple row by row, anything else as one value.
 
-        `repeated` tells whether another field has the same object.
+        `repeated` tells whether something else refers to the object, which then may be in the batch again.
         """
         self._parents = [[batch, value]]
         self._thorough = repeated
@@ -97,7 +100,7 @@ class Encoder:
 
     def array_member(self, array: npt.NDArray[Any]) -> int:
         """Append a member that holds an array which nobody else changes."""
-        return self.member(SpanSource.of(np.ascontiguousarray(array).reshape(-1).view(np.uint8)))
+        return self.member(SpanSource(_native.spans_of_buffers([np.ascontiguousarray(array)])))
 
     def _encode(self, values: list[Any], handler: Handler) -> int:
         """Encode values of one type, those that are shared once only, also where an earlier column has them."""
@@ -129,10 +132,8 @@ class Encoder:
             )
         )
 
-    def _check_depth(self, values: list[Any]) -> None:
+    def _check_cycles(self, values: list[Any]) -> None:
         """Refuse containers that contain themselves, before their number explodes."""
-        if len(self._parents) >= MAX_DEPTH:
-            raise UnsupportedValueError(f"nested more than {MAX_DEPTH} levels deep", values[0])
         if len(self._parents) < 2:
             return
         ids = set(map(id, values))

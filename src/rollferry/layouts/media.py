@@ -1,6 +1,6 @@
 """media: images as raw pixels, with what else makes them up. Encoded images are bytes, which `text` keeps as they are."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -84,6 +84,9 @@ class Media(Spec, frozen=True, tag="media"):
             offsets=encoder.array_member(offsets),
             pixels=encoder.member(ImageSource(values, sizes)),
         )
+
+    def row_layout_name(self, specs: Sequence[Spec]) -> str:
+        return self.layout
 
     def decode(self, source: "Decoder") -> list[Any]:
         try:

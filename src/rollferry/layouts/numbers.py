@@ -1,7 +1,7 @@
 """numbers: Python ints, floats and bools, as typed arrays of the narrowest dtype that keeps them all."""
 
 import builtins
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -123,6 +123,9 @@ class Numbers(Spec, frozen=True, tag="numbers"):
             return _native.number_rows(values, self.dtype, self.type, offsets, row_type)
         library = library_named("torch") if self.returns == "tensor" else NUMPY
         return library.split_rows(self.array(source), offsets)
+
+    def row_layout_name(self, specs: Sequence[Spec]) -> str:
+        return self.layout
 
     def dtype_name(self) -> str:
         return DTYPES[self.dtype].name

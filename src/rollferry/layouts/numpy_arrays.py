@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rollferry import _native
+from rollferry.errors import UnsupportedValueError
 from rollferry.layouts.base import Int64Array
 from rollferry.layouts.dtypes import NumpyDType, dtype_of, encode_dtype, is_kept
 from rollferry.layouts.library import ArrayRows, LossyCastError, StridedSource
@@ -23,7 +24,10 @@ class NumpyLibrary:
 
     def collect(self, values: list[Any]) -> ArrayRows | None:
         """Describe arrays of one dtype and number of dimensions; None where they differ."""
-        found = _native.collect_arrays(values)
+        try:
+            found = _native.collect_arrays(values)
+        except OverflowError as error:
+            raise UnsupportedValueError(str(error), values[0]) from None
         if found is None:
             return None
         spans, dtype, ndim, offsets, shapes, equal_inner = found

@@ -13,12 +13,12 @@ __all__ = ["register"]
 
 
 def register(
-    cls: type,
+    cls: Any,
     *,
     name: str | None = None,
     encode: Callable[[Any], Any] | None = None,
     decode: Callable[[Any], Any] | None = None,
-) -> type:
+) -> Any:
     """Let batches hold values of a class; both sides have to register it. Usable as a class decorator.
 
     Parameters
@@ -44,7 +44,11 @@ def register(
     TypeError
         The class has no default form, and `encode` or `decode` is missing.
     """
-    name = f"{cls.__module__}:{cls.__qualname__}" if name is None else name
+    if not isinstance(cls, type):
+        raise TypeError(f"a class is needed, not an instance of {type(cls).__name__}")
+    # In a process that multiprocessing spawned, what was __main__ to its parent has another name.
+    module = "__main__" if cls.__module__ == "__mp_main__" else cls.__module__
+    name = f"{module}:{cls.__qualname__}" if name is None else name
     if cls in HANDLERS or (cls in BY_CLASS and ":" not in BY_CLASS[cls].name):
         raise ValueError(f"{cls.__qualname__} is supported without registration")
     if (encode is None) != (decode is None):

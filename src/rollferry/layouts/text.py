@@ -1,7 +1,7 @@
 """text: strings and bytes, as their bytes one after the other, and offsets."""
 
 import builtins
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -54,10 +54,11 @@ class Text(Spec, frozen=True, tag="text"):
     def decode(self, source: "Decoder") -> list[Any]:
         return _native.text_list(source.bytes(self.data), self._offsets(source), self.type)
 
-    def decode_rows(self, source: "Decoder", offsets: Int64Array, row_type: builtins.type[Any]) -> list[Any] | None:
-        if self.type == "bytearray":
-            return None  # mutable: one that occurs elsewhere too has to stay one object
+    def decode_rows(self, source: "Decoder", offsets: Int64Array, row_type: builtins.type[Any]) -> list[Any]:
         return _native.text_rows(source.bytes(self.data), self._offsets(source), offsets, self.type, row_type)
+
+    def row_layout_name(self, specs: Sequence[Spec]) -> str:
+        return self.layout
 
     def dtype_name(self) -> str:
         return self.type

@@ -2,22 +2,19 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from rollferry import _native
 from rollferry.memory.leases import Bytes
 
-__all__ = ["ALIGNMENT", "CopyPlan", "Member", "Source", "SpanSource", "WritableBuffer"]
+__all__ = ["ALIGNMENT", "CopyPlan", "Member", "Source", "SpanSource"]
 
 ALIGNMENT = 64
 THREAD_BYTES = 4 << 20  # below this many bytes a thread costs more than it saves
 CPUS = len(os.sched_getaffinity(0))
-
-WritableBuffer = memoryview | bytearray | npt.NDArray[Any]
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -59,11 +56,6 @@ class SpanSource:
         self._spans = spans
         self.nbytes = spans.nbytes
         self.copies = 2 if spans.copied else 1
-
-    @classmethod
-    def of(cls, *buffers: Any) -> "SpanSource":
-        """Make a source over the contiguous buffers of some objects."""
-        return cls(_native.spans_of_buffers(list(buffers)))
 
     def fill(self, dest: Bytes) -> None:
         """Write all bytes to `dest`."""

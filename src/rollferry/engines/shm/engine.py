@@ -36,7 +36,14 @@ class ShmEngine:
         ENGINES.add(self)
 
     def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int) -> Writer:
-        writer = ShmWriter(self._directory, self._pool, self._mappings, key, payload_nbytes, manifest_nbytes)
+        writer = ShmWriter(
+            self._directory,
+            self._pool,
+            self._mappings,
+            key,
+            payload_nbytes=payload_nbytes,
+            manifest_nbytes=manifest_nbytes,
+        )
         self._writers.add(writer)  # before it has anything that the child of a fork must let go of
         with translated(self._directory.root):
             self._mappings.prune()

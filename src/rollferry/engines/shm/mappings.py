@@ -1,4 +1,4 @@
-"""This process's shared mappings of segments that it wrote, kept so that writing to one again takes no page faults."""
+"""Shared mappings of segments that this process wrote, kept so that writing to one again takes no page faults."""
 
 import os
 import threading

@@ -35,7 +35,14 @@ class ShmWriter:
     """
 
     def __init__(
-        self, directory: Directory, pool: Pool, mappings: Mappings, key: str, payload_nbytes: int, manifest_nbytes: int
+        self,
+        directory: Directory,
+        pool: Pool,
+        mappings: Mappings,
+        key: str,
+        *,
+        payload_nbytes: int,
+        manifest_nbytes: int,
     ) -> None:
         self._directory = directory
         self._pool = pool

@@ -16,9 +16,9 @@ from rollferry.layouts.base import Int64Array, Spec
 from rollferry.layouts.choose import Handler
 from rollferry.layouts.dtypes import NumpyDType
 from rollferry.layouts.library import ArrayRows, LossyCastError, StridedSource
-from rollferry.layouts.tree.registered import BY_NAME, Codec, Registered, register_builtin
+from rollferry.layouts.tree.registered import BY_CLASS, BY_NAME, Codec, Registered, register_builtin
 from rollferry.layouts.tree.union import Union
-from rollferry.memory.plan import SpanSource
+from rollferry.memory.plan import Source, SpanSource
 
 __all__ = ["TorchLibrary", "handler"]
 
@@ -36,34 +36,28 @@ class TorchLibrary:
     name = "torch"
 
     def collect(self, values: list[torch.Tensor]) -> ArrayRows | None:
-        first = values[0]
-        dtype, ndim = first.dtype, first.dim()
-        addresses, sizes, shapes = [], [], []
-        itemsize = first.element_size()
-        contiguous = True
         for value in values:
-            check_tensor(value)
-            if value.dtype != dtype or value.dim() != ndim:
-                return None
-            contiguous = contiguous and value.is_contiguous() and not value.is_conj() and not value.is_neg()
-            addresses.append(value.data_ptr())
-            sizes.append(value.numel() * itemsize)
-            shapes.append(value.shape)
-        array = np.array(shapes, np.int64).reshape(len(values), ndim)
-        offsets = None
+            if value.layout != torch.strided or value.requires_grad or not value.is_cpu or value.dtype not in CODES:
+                check_tensor(value)
+        dtype, ndim = values[0].dtype, values[0].ndim
+        if any(value.dtype != dtype or value.ndim != ndim for value in values):
+            return None
+        offsets = shapes = None
+        equal_inner = True
         if ndim:
+            lengths = [len(value) for value in values]
             offsets = np.zeros(len(values) + 1, np.int64)
-            np.cumsum(array[:, 0], out=offsets[1:])
-        return ArrayRows(
-            SpanSource(_native.spans_of_addresses(values, addresses, sizes))
-            if contiguous
-            else StridedSource(values, self),
-            CODES[dtype],
-            ndim,
-            offsets,
-            array if ndim > 1 else None,
-            bool((array[:, 1:] == array[:1, 1:]).all()),
-        )
+            np.cumsum(lengths, out=offsets[1:])
+        if ndim > 1:
+            shapes = np.array([value.shape for value in values], np.int64)
+            equal_inner = bool((shapes[:, 1:] == shapes[:1, 1:]).all())
+        return ArrayRows(self._source(values), CODES[dtype], ndim, offsets, shapes, equal_inner)
+
+    def _source(self, values: list[torch.Tensor]) -> Source:
+        if not all(value.is_contiguous() and not value.is_conj() and not value.is_neg() for value in values):
+            return StridedSource(values, self)
+        addresses = [value.data_ptr() for value in values]
+        return SpanSource(_native.spans_of_addresses(values, addresses, [value.nbytes for value in values]))
 
     def key(self, value: torch.Tensor) -> tuple[Any, ...]:
         return value.dtype, value.dim()
@@ -135,13 +129,12 @@ def as_bytes(value: torch.Tensor) -> torch.Tensor:
 
 
 def check_tensor(value: torch.Tensor) -> None:
-    """Raise UnsupportedValueError unless a tensor is plain CPU memory without history."""
+    """Raise UnsupportedValueError, which says why a tensor is not plain CPU memory without history."""
     if value.device.type != "cpu":
         raise UnsupportedValueError(f"a tensor on {value.device}; move it to the CPU first (.cpu())", value)
     if value.requires_grad:
         raise UnsupportedValueError("a tensor that requires grad; detach it first (.detach())", value)
-    if value.layout != torch.strided or value.dtype not in CODES:
-        raise UnsupportedValueError(f"a tensor of layout {value.layout} and dtype {value.dtype}", value)
+    raise UnsupportedValueError(f"a tensor of layout {value.layout} and dtype {value.dtype}", value)
 
 
 def encode_tensors(values: list[torch.Tensor], encoder: Any) -> Spec:
@@ -218,15 +211,16 @@ def handler(cls: type) -> Handler | None:
     """Give the handler of a class of torch's, if it has one."""
     if cls is torch.Tensor:
         return Handler(encode_tensors, shares=True)
-    if cls is NestedTensor:
+    # By name: importing the class takes a second.
+    if (cls.__module__, cls.__qualname__) == ("torch.nested._internal.nested_tensor", "NestedTensor"):
+        BY_CLASS[cls] = BY_NAME["torch.jagged"]
         return Handler(Registered.encode, shares=True)
     return None
 
 
 TORCH = TorchLibrary()
 LIBRARIES["torch"] = TORCH
-NestedTensor: type = type(torch.nested.nested_tensor([torch.zeros(1)], layout=torch.jagged))
-register_builtin(NestedTensor, "torch.jagged", encode_jagged, decode_jagged, tuple)
+BY_NAME["torch.jagged"] = Codec("torch.jagged", encode_jagged, decode_jagged, tuple)
 register_builtin(torch.Size, "torch.Size", tuple, torch.Size, tuple)
 register_builtin(torch.dtype, "torch.dtype", lambda value: str(value).partition(".")[2], dtype_named, str)
 register_builtin(torch.device, "torch.device", str, torch.device, str)

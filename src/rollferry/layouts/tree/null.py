@@ -1,6 +1,6 @@
 """Columns of None."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -37,6 +37,9 @@ class Null(Spec, frozen=True, tag="null"):
         """Encode a list of None."""
         rows = len(values)
         return cls(rows=rows, bitmap=encoder.array_member(np.zeros((rows + 7) // 8, np.uint8)) if rows else None)
+
+    def is_array_form(self, specs: Sequence[Spec]) -> bool:
+        return True
 
     def decode(self, source: "Decoder") -> list[Any]:
         if self.bitmap is not None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Map", "Record", "encode_dicts", "is_plain_key"]
 
+MAX_KEYS = 4096
 Shape = tuple[tuple[Any, ...], tuple[type, ...]]  # keys and their types: 1, True and 1.0 are equal and hash alike
 
 
@@ -49,21 +50,26 @@ class Record(Spec, frozen=True, tag="record"):
         return () if self.tags is None else (self.tags,)
 
     @classmethod
+    def encode_same(cls, keys: tuple[str | int, ...], columns: list[list[Any]], encoder: "Encoder") -> "Record":
+        """Encode dicts of one shape, given the values of each key."""
+        return cls(
+            rows=len(columns[0]),
+            keys=list(keys),
+            columns=[encoder.column(column) for column in columns],
+            shapes=[list(range(len(keys)))],
+        )
+
+    @classmethod
     def encode(cls, values: list[dict[Any, Any]], tags: list[int], shapes: list[Shape], encoder: "Encoder") -> "Record":
-        """Encode dicts whose shapes are known."""
+        """Encode dicts of several shapes, or empty ones; `tags` has the number of each one's shape."""
         keys = list(dict.fromkeys(chain.from_iterable(names for names, _ in shapes)))
         number = {key: i for i, key in enumerate(keys)}
-        single = len(shapes) == 1
-        columns = [
-            encoder.column([value[key] for value in values] if single else [v[key] for v in values if key in v])
-            for key in keys
-        ]
         return cls(
             rows=len(values),
             keys=keys,
-            columns=columns,
+            columns=[encoder.column([value[key] for value in values if key in value]) for key in keys],
             shapes=[[number[name] for name in names] for names, _ in shapes],
-            tags=None if single and keys else encoder.array_member(np.array(tags, np.uint16)),
+            tags=encoder.array_member(np.array(tags, np.uint16)),
         )
 
     def decode(self, source: "Decoder") -> list[Any]:
@@ -74,7 +80,7 @@ class Record(Spec, frozen=True, tag="record"):
             if self.shapes != [list(range(len(self.keys)))] or not children:
                 raise BundleError("a record lacks its tags")
             self._check_counts(children, [self.rows] * len(children))
-            return [dict(zip(self.keys, row, strict=True)) for row in zip(*children, strict=True)]
+            return _native.dict_rows(tuple(self.keys), children)
         tags = source.array(self.tags, np.dtype(np.uint16), self.rows)
         counts = np.bincount(tags, minlength=len(self.shapes))
         if len(counts) > len(self.shapes):
@@ -158,7 +164,12 @@ def is_plain_key(key: object) -> bool:
 
 def encode_dicts(values: list[dict[Any, Any]], encoder: "Encoder") -> Spec:
     """Encode dicts as a record where few shapes cover them, else as a map."""
-    limit = min(8 + len(values) // 16, 4096)
+    first = tuple(values[0])
+    if first and len(first) <= MAX_KEYS and all(map(is_plain_key, first)):
+        columns = _native.dict_columns(values, first)
+        if columns is not None:
+            return Record.encode_same(first, columns, encoder)
+    limit = min(8 + len(values) // 16, MAX_KEYS)
     numbers: dict[Shape, int] = {}
     tags = []
     for value in values:
@@ -168,6 +179,6 @@ def encode_dicts(values: list[dict[Any, Any]], encoder: "Encoder") -> Spec:
             return Map.encode(values, encoder)
     shapes = list(numbers)
     keys = {(name, kind) for names, kinds in shapes for name, kind in zip(names, kinds, strict=True)}
-    if len(keys) > 4096 or not all(is_plain_key(name) for name, _ in keys):
+    if len(keys) > MAX_KEYS or not all(is_plain_key(name) for name, _ in keys):
         return Map.encode(values, encoder)
     return Record.encode(values, tags, shapes, encoder)

@@ -84,7 +84,7 @@ class Registered(Spec, frozen=True, tag="registered"):
         if codec is None:
             raise BundleError(
                 f"the bundle has values of {self.name!r}, which is not registered in this process; "
-                "import its class and call rollferry.register() before get"
+                "import its class and call rollferry.register() before get, with the same name= where the two sides differ in it"
             )
         column = source.column(self.parts)
         # A bundle of somebody else's making may have anything here, such as a range of 2**40 where a list belongs.

@@ -1,5 +1,6 @@
 """Columns of lists or tuples."""
 
+from collections import abc
 from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -42,6 +43,12 @@ class Sequence(Spec, frozen=True, tag="sequence"):
 
     def children(self) -> Iterable[int]:
         return (self.items,)
+
+    def layout_name(self, specs: abc.Sequence[Spec]) -> str:
+        return specs[self.items].row_layout_name(specs)
+
+    def is_array_form(self, specs: abc.Sequence[Spec]) -> bool:
+        return isinstance(specs[self.items], Numbers)
 
     def members(self) -> Iterable[int]:
         return (self.offsets,)

@@ -1,6 +1,6 @@
 """Values that occur more than once in a batch, stored once."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -39,6 +39,18 @@ class Shared(Spec, frozen=True, tag="shared"):
 
     def children(self) -> Iterable[int]:
         return () if self.own is None else (self.own,)
+
+    def references(self) -> Iterable[int]:
+        return self.sources
+
+    def layout_name(self, specs: Sequence[Spec]) -> str:
+        return specs[self.sources[0] if self.own is None else self.own].layout_name(specs)
+
+    def row_layout_name(self, specs: Sequence[Spec]) -> str:
+        return specs[self.sources[0] if self.own is None else self.own].row_layout_name(specs)
+
+    def is_array_form(self, specs: Sequence[Spec]) -> bool:
+        return all(specs[number].is_array_form(specs) for number in (*self.children(), *self.sources))
 
     def members(self) -> Iterable[int]:
         return (self.index,) if self.foreign is None else (self.index, self.foreign)

@@ -1,6 +1,6 @@
 """Columns of several kinds of values, None among them too."""
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -8,6 +8,7 @@ import numpy.typing as npt
 
 from rollferry.errors import BundleError, UnsupportedValueError
 from rollferry.layouts.base import Spec
+from rollferry.layouts.tree.null import Null
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
@@ -35,6 +36,13 @@ class Union(Spec, frozen=True, tag="union"):
 
     def children(self) -> Iterable[int]:
         return self.columns
+
+    def layout_name(self, specs: Sequence[Spec]) -> str:
+        names = {specs[number].layout_name(specs) for number in self.columns if not isinstance(specs[number], Null)}
+        return names.pop() if len(names) == 1 else self.layout
+
+    def is_array_form(self, specs: Sequence[Spec]) -> bool:
+        return all(specs[number].is_array_form(specs) for number in self.columns)
 
     def members(self) -> Iterable[int]:
         return (self.tags,)
