@@ -61,31 +61,6 @@ def test_who_sweeps_does_not_hide_a_bundle_published_meanwhile(
     assert ferry.usage().pooled_nbytes == 0
 
 
-def test_a_writer_ends_once_though_its_process_forks_while_it_does(
-    ferry: rollferry.Ferry, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    closed = []
-
-    class System:
-        """The writer's os module, where a fork happens as a descriptor is closed."""
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(real, name)
-
-        def close(self, fd: int) -> None:
-            closed.append(fd)
-            real.close(fd)
-            for writer in list(ferry._engine._writers):  # type: ignore[attr-defined]
-                writer.abandon()  # as in the child
-
-    from rollferry.engines.shm import writer as module
-
-    real = module.os
-    monkeypatch.setattr(module, "os", System())
-    ferry.put({"a": 1})
-    assert len(closed) == 1
-
-
 def test_closing_while_others_put(shm_directory: Path, restless: None) -> None:
     url = f"shm://{shm_directory}"
     errors = []

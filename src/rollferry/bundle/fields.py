@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from rollferry.bundle.conform import check_field, lossy_row
 from rollferry.bundle.locate import locate, top_level
 from rollferry.bundle.manifest import Field
-from rollferry.errors import SchemaError, UnsupportedValueError
+from rollferry.errors import RollferryError, SchemaError, UnsupportedValueError
 from rollferry.layouts.arrays import Dense
 from rollferry.layouts.encoder import FORMS, Encoder
 from rollferry.layouts.library import LossyCastError
@@ -75,7 +75,7 @@ def encode_batch(batch: object, schema: Schema | None, *, allow_pickle: bool) ->
             where = top_level(key)
             hint = None if schema is None or type(key) not in (str, int) else schema.get(key)
             form, column = encode_field(key, value, hint, encoder, batch, repeated=sys.getrefcount(value) > HELD_HERE)
-            fields.append(Field(key=key if plain else repr(key)[:80], form=form, column=column))
+            fields.append(Field(key=key if plain else ascii(key)[:80], form=form, column=column))
         where = "the keys of the batch"
         keys = None if plain else encoder.column([key for key, _ in items])
     except UnsupportedValueError as error:
@@ -83,6 +83,10 @@ def encode_batch(batch: object, schema: Schema | None, *, allow_pickle: bool) ->
         raise UnsupportedValueError(error.reason, error.value, path) from error.__cause__
     except RecursionError:
         raise UnsupportedValueError("nested too deeply", None, where) from None
+    except (RollferryError, MemoryError, TimeoutError):  # a signal handler's too
+        raise
+    except Exception as error:
+        raise UnsupportedValueError(f"can't be encoded: {error!r}", None, where) from error
     return EncodedBatch(fields, encoder, keys, common_rows(fields, encoder))
 
 

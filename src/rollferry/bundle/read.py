@@ -40,7 +40,7 @@ def read(
         decoder = Decoder(manifest.columns, members.__getitem__, allow_pickle=allow_pickle, readonly=readonly)
         with paused_collector():
             return rebuild(manifest, decoder, lazy=lazy)
-    except (RollferryError, MemoryError):
+    except (RollferryError, MemoryError, TimeoutError):  # a signal handler's too
         raise
     except ImportError as error:
         raise BundleError(f"bundle {ref.key} has values of a package that can't be imported here: {error}") from error

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from rollferry.errors import BundleError
+from rollferry.errors import BundleError, UnsupportedValueError
 from rollferry.layouts.base import MAX_NDIM, Count, Int64Array, Spec
 from rollferry.layouts.dtypes import NumpyDType
 from rollferry.layouts.lazy import LazyRows
@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from rollferry.layouts.encoder import Encoder
 
 __all__ = ["LIBRARIES", "NUMPY", "ArraySpec", "Dense", "Ragged", "encode_arrays", "library_named"]
+
+MAX_SIDE = 1 << 50  # of dimensions of arrays without elements; others are bounded by memory
 
 NUMPY = NumpyLibrary()
 RETURNED = {"ndarray": "numpy", "tensor": "torch"}  # library of what a schema has returned
@@ -185,6 +187,8 @@ def encode_arrays(
             values, rows = cast, stored
     if returns is not None:
         check_returns(library, rows, returns, values[0])
+    if largest_side(library, rows, values) >= MAX_SIDE:
+        raise UnsupportedValueError(f"an array has a dimension of {MAX_SIDE} or more, though no elements", values[0])
     number = encoder.member(rows.source)
     common: dict[str, Any] = {
         "library": library.name,
@@ -204,6 +208,13 @@ def encode_arrays(
         shapes=None if rows.shapes is None or rows.equal_inner else encoder.array_member(rows.shapes),
         **common,
     )
+
+
+def largest_side(library: ArrayLibrary, rows: ArrayRows, values: list[Any]) -> int:
+    """Give the largest dimension of arrays, or their sum along the first axis."""
+    total = 0 if rows.offsets is None else int(rows.offsets[-1])
+    inner = library.shape(values[0])[1:] if rows.shapes is None or rows.equal_inner else [int(rows.shapes.max())]
+    return max(total, *inner, 0)
 
 
 def check_returns(library: ArrayLibrary, rows: ArrayRows, returns: str, value: object) -> None:

@@ -54,6 +54,7 @@ HANDLERS: dict[type, Handler] = {
 OBJECT_ARRAYS = Handler(ndarrays.encode_ndarrays, shares=True, nests=True)
 SCALARS = Handler(scalars.Scalars.encode)
 REGISTERED = Handler(registered.Registered.encode, nests=True)
+SHARED_REGISTERED = Handler(registered.Registered.encode, shares=True)
 PICKLED = Handler(pickled.Pickled.encode)
 
 
@@ -67,8 +68,8 @@ def handler_for(cls: type, values: list[Any], allow_pickle: bool) -> Handler:
         # Behind a first array of another dtype, object arrays are found when dtypes turn out to differ.
         return OBJECT_ARRAYS if cls is np.ndarray and values[0].dtype.hasobject else handler
     if cls in registered.BY_CLASS:
-        return REGISTERED
-    if issubclass(cls, np.generic):
+        return SHARED_REGISTERED if registered.BY_CLASS[cls].shares else REGISTERED
+    if issubclass(cls, np.generic) and (cls is np.record or np.dtype(cls).type is cls):
         return SCALARS
     for base in cls.__mro__:
         module = load_if_imported(base.__module__.partition(".")[0])
@@ -77,7 +78,7 @@ def handler_for(cls: type, values: list[Any], allow_pickle: bool) -> Handler:
             if found is not None:
                 return found
         if cls in registered.BY_CLASS:
-            return REGISTERED
+            return handler_for(cls, values, allow_pickle)
     if allow_pickle:
         return PICKLED
     raise UnsupportedValueError(

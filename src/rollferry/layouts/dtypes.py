@@ -37,17 +37,19 @@ class StructDType(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_f
 NumpyDType = str | StructDType
 
 
-def is_kept(dtype: "np.dtype[Any]", value: object) -> None:
+def is_kept(dtype: "np.dtype[Any]", value: object, depth: int = 0) -> None:
     """Raise UnsupportedValueError, naming `value`, unless items of the dtype are bytes that can be kept exactly."""
+    if depth > MAX_DEPTH:
+        raise UnsupportedValueError(f"a dtype nested more than {MAX_DEPTH} levels deep", value)
+    if dtype.kind == "V" and dtype.type is not np.void and not (dtype.type is np.record and dtype.names is not None):
+        raise UnsupportedValueError(f"a dtype of class {dtype.type.__qualname__}", value)
     if dtype.names is not None:
-        if dtype.type not in (np.void, np.record):
-            raise UnsupportedValueError(f"a structured dtype of {dtype.type.__qualname__}", value)
         fields: Any = dtype.fields
         for name in dtype.names:
             field = fields[name]
             if len(field) > 2 and not isinstance(field[2], str):
                 raise UnsupportedValueError(f"the title of its field {name!r} is no string", value)
-            is_kept(field[0].base, value)
+            is_kept(field[0].base, value, depth + 1)
         return
     if PLAIN.fullmatch(dtype.str) is None or dtype.isbuiltin == 2 or np.dtype(dtype.str) != dtype:
         raise UnsupportedValueError(f"arrays of dtype {dtype} can't be kept exactly; convert it first", value)

@@ -22,7 +22,9 @@ def encode_ndarrays(values: list[Any], encoder: "Encoder") -> Spec:
     if not dtype.hasobject and dtype.itemsize:
         return encode_arrays(values, NUMPY, encoder, encode_ndarrays)
     if any(value.dtype != dtype for value in values):
-        return Union.by_key(values, lambda value: value.dtype, encoder, lambda group: encode_ndarrays(group, encoder))
+        return Union.by_key(
+            values, lambda value: dtype_to_text(value.dtype), encoder, lambda group: encode_ndarrays(group, encoder)
+        )
     if dtype == object:  # noqa: E721  # no comparison of types
         return Objects.encode(values, encoder)
     if dtype.hasobject:

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from rollferry import _native
 from rollferry.errors import UnsupportedValueError
 from rollferry.layouts.base import Int64Array
-from rollferry.layouts.dtypes import NumpyDType, dtype_of, encode_dtype, is_kept
+from rollferry.layouts.dtypes import NumpyDType, dtype_of, dtype_to_text, encode_dtype, is_kept
 from rollferry.layouts.library import ArrayRows, LossyCastError, StridedSource
 from rollferry.memory.plan import SpanSource
 
@@ -32,12 +32,17 @@ class NumpyLibrary:
             return None
         spans, dtype, ndim, offsets, shapes, equal_inner = found
         is_kept(dtype, values[0])
+        if dtype.names is not None or dtype.kind in "mM":
+            # Such dtypes may be equal to numpy and yet differ, in class, alignment or unit.
+            code = encode_dtype(dtype)
+            if any(value.dtype is not dtype and encode_dtype(value.dtype) != code for value in values):
+                return None
         source = StridedSource(values, self) if spans is None else SpanSource(spans)
         return ArrayRows(source, encode_dtype(dtype), ndim, offsets, shapes, equal_inner)
 
     def key(self, value: Any) -> tuple[Any, ...]:
         """Give what must be equal for arrays to lie in one column."""
-        return value.dtype, value.ndim
+        return dtype_to_text(value.dtype), value.ndim
 
     def shape(self, value: Any) -> list[int]:
         """Give the shape of an array."""

@@ -2,7 +2,7 @@
 
 import dataclasses
 import enum
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from rollferry.errors import BundleError, UnsupportedValueError
@@ -10,6 +10,8 @@ from rollferry.layouts.choose import HANDLERS
 from rollferry.layouts.tree.registered import BY_CLASS, BY_NAME, Codec
 
 __all__ = ["register"]
+
+HEAP_TYPE = 1 << 9  # flag of classes made by a class statement
 
 
 def register(
@@ -68,24 +70,43 @@ def default_codec(cls: type, name: str) -> Codec:
     if issubclass(cls, enum.Enum):
         return Codec(name, encode_enum, lambda part: cls[part] if isinstance(part, str) else cls(part))
     if issubclass(cls, tuple) and hasattr(cls, "_make") and hasattr(cls, "_fields"):
-        return Codec(name, tuple, cls._make, tuple)
-    if dataclasses.is_dataclass(cls):
+        return Codec(name, encode_namedtuple, lambda parts: tuple.__new__(cls, parts), tuple)
+    if dataclasses.is_dataclass(cls) and all(base.__flags__ & HEAP_TYPE for base in cls.__mro__[:-1]):
         return Codec(name, encode_dataclass, lambda parts: decode_dataclass(cls, parts), dict)
-    raise TypeError(f"{cls.__qualname__} is no namedtuple, dataclass or Enum: give encode and decode")
+    raise TypeError(f"{cls.__qualname__} is no plain namedtuple, dataclass or Enum: give encode and decode")
 
 
 def encode_enum(value: Any) -> Any:
-    """Give the member's name; a combination of flags has none, so its value."""
-    return value._name_ if value._name_ in type(value).__members__ else value._value_
+    """Give the member's name; what is no named member, such as a combination of flags, has a value."""
+    return value._name_ if type(value).__members__.get(value._name_) is value else value._value_
+
+
+def encode_namedtuple(value: Any) -> tuple[Any, ...]:
+    """Give the items of a namedtuple."""
+    check_extra(value, ())
+    return tuple(tuple.__iter__(value))
 
 
 def encode_dataclass(value: Any) -> dict[str, Any]:
     """Give the fields of a dataclass instance."""
     names = [field.name for field in dataclasses.fields(value)]
-    extra = set(getattr(value, "__dict__", ())) - set(names)
+    check_extra(value, names)
+    return {name: getattr(value, name) for name in names}
+
+
+def check_extra(value: Any, names: Collection[str]) -> None:
+    """Raise UnsupportedValueError where an object has attributes besides the named ones."""
+    slots = [slot for base in type(value).__mro__ for slot in (slots_of(base))]
+    found = {*getattr(value, "__dict__", ()), *(slot for slot in slots if hasattr(value, slot))}
+    extra = found - {*names, "__dict__", "__weakref__"}
     if extra:
         raise UnsupportedValueError(f"has attributes that are not fields: {', '.join(sorted(extra))}", value)
-    return {name: getattr(value, name) for name in names}
+
+
+def slots_of(cls: type) -> Iterable[str]:
+    """Give the slots that a class declares itself."""
+    slots = vars(cls).get("__slots__") or ()
+    return (slots,) if isinstance(slots, str) else slots
 
 
 def decode_dataclass(cls: type, parts: dict[str, Any]) -> Any:

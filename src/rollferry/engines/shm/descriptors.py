@@ -2,6 +2,7 @@
 
 import errno
 import os
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,11 @@ from rollferry import _native
 from rollferry.engines.shm.segment import READER_BYTE, WRITER_BYTE
 from rollferry.errors import EngineError
 
-__all__ = ["lock_whole", "names", "open_file", "translated"]
+__all__ = ["close_file", "lock_whole", "names", "open_file", "translated"]
+
+# Descriptors that have locks or are about to; a fork waits until each is either open and noted, or closed.
+HELD: set[int] = set()
+FORKING = threading.RLock()
 
 
 @contextmanager
@@ -25,11 +30,28 @@ def translated(root: Path) -> Iterator[None]:
 
 
 def open_file(path: str | Path, flags: int) -> int | None:
-    """Open a file of ours; None where there is none."""
+    """Open a file of ours, to be closed by `close_file`; None where there is none."""
     try:
-        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with FORKING:
+            fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            HELD.add(fd)
+            return fd
     except FileNotFoundError:
         return None
+
+
+def close_file(fd: int) -> None:
+    """Close what `open_file` opened, which drops its locks."""
+    with FORKING:
+        HELD.discard(fd)
+        os.close(fd)
+
+
+def close_all_in_child() -> None:
+    """Close what the parent had open: a lock that the child of a fork held too would outlive its writer or reader."""
+    while HELD:
+        os.close(HELD.pop())
+    FORKING.release()
 
 
 def names(path: Path, fd: int) -> bool:
@@ -44,7 +66,12 @@ def names(path: Path, fd: int) -> bool:
 
 def lock_whole(path: Path) -> int | None:
     """Open a named segment that nobody writes or reads, and lock it whole; None where somebody does or it is gone."""
-    fd = open_file(path, os.O_RDWR)
+    try:
+        fd = open_file(path, os.O_RDWR)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EISDIR):  # no file of ours, whatever its name
+            return None
+        raise
     if fd is None:
         return None
     # The segment may have been taken, and even published, between opening and locking. Who holds the writer's byte while
@@ -53,7 +80,10 @@ def lock_whole(path: Path) -> int | None:
         if _native.try_lock(fd, WRITER_BYTE, True) and names(path, fd) and _native.try_lock(fd, READER_BYTE, True):
             return fd
     except BaseException:
-        os.close(fd)
+        close_file(fd)
         raise
-    os.close(fd)
+    close_file(fd)
     return None
+
+
+os.register_at_fork(before=FORKING.acquire, after_in_parent=FORKING.release, after_in_child=close_all_in_child)

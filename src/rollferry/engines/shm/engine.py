@@ -32,7 +32,6 @@ class ShmEngine:
         self._directory = Directory(path)
         self._pool = Pool(self._directory, pool_nbytes)
         self._mappings = Mappings()
-        self._writers: weakref.WeakSet[ShmWriter] = weakref.WeakSet()
         ENGINES.add(self)
 
     def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int) -> Writer:
@@ -44,7 +43,6 @@ class ShmEngine:
             payload_nbytes=payload_nbytes,
             manifest_nbytes=manifest_nbytes,
         )
-        self._writers.add(writer)  # before it has anything that the child of a fork must let go of
         with translated(self._directory.root):
             self._mappings.prune()
             self._pool.sweep()
@@ -76,9 +74,7 @@ class ShmEngine:
         self._mappings.close()
 
     def after_fork(self) -> None:
-        """Let go, in the child, of what its parent is writing: a lock that the child held too would outlive the parent."""
-        for writer in list(self._writers):
-            writer.abandon()
+        """Drop the mappings in the child of a fork."""
         self._mappings.after_fork()
 
 

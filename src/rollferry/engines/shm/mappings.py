@@ -35,7 +35,7 @@ class Mappings:
     """Mappings that nobody is writing through. Thread-safe."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may put too
         self._kept: OrderedDict[FileId, Mapping] = OrderedDict()
         self._closed = False
 
@@ -72,7 +72,7 @@ class Mappings:
         with self._lock:
             for identity, mapping in list(self._kept.items()):
                 if os.fstat(mapping.fd).st_nlink == 0:
-                    del self._kept[identity]  # first, since a fork during close() would close it again
+                    del self._kept[identity]
                     os.close(mapping.fd)
 
     def inodes(self) -> set[int]:
@@ -88,10 +88,10 @@ class Mappings:
 
     def after_fork(self) -> None:
         """Drop all mappings in the child of a fork, where another thread may have held the lock."""
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal handler may put too
         self._shrink(0)
 
     def _shrink(self, limit: int) -> None:
         while len(self._kept) > limit:
-            _, mapping = self._kept.popitem(last=False)  # first, as above
+            _, mapping = self._kept.popitem(last=False)
             os.close(mapping.fd)

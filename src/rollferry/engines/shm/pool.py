@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 from typing import NamedTuple
 
-from rollferry.engines.shm.descriptors import lock_whole
+from rollferry.engines.shm.descriptors import close_file, lock_whole
 from rollferry.engines.shm.directory import Directory
 
 __all__ = ["Pool", "Segment"]
@@ -74,9 +74,9 @@ class Pool:
             except FileNotFoundError:  # trimmed by somebody else
                 pass
             except BaseException:
-                os.close(fd)
+                close_file(fd)
                 raise
-            os.close(fd)
+            close_file(fd)
         return None
 
     def put_back(self, path: Path) -> bool:
@@ -88,6 +88,8 @@ class Pool:
                 return True
             os.rename(path, self._directory.pool_path(capacity))
         except FileNotFoundError:
+            if path.exists():  # then it is the pool that is missing
+                raise
             return False
         with contextlib.suppress(OSError):  # what is moved is moved; the next one trims again
             self.trim(self.limit)
@@ -113,7 +115,7 @@ class Pool:
                 try:
                     self.put_back(path)
                 finally:
-                    os.close(fd)
+                    close_file(fd)
 
 
 def delete(path: Path) -> None:
@@ -127,7 +129,7 @@ def delete(path: Path) -> None:
             os.ftruncate(fd, 0)
     finally:
         if fd is not None:
-            os.close(fd)
+            close_file(fd)
 
 
 def inode(path: Path) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 
 from rollferry import _native
 from rollferry.engines.base import Bytes
-from rollferry.engines.shm.descriptors import names, open_file
+from rollferry.engines.shm.descriptors import close_file, names, open_file
 from rollferry.engines.shm.directory import Directory
 from rollferry.engines.shm.segment import HEADER_NBYTES, READER_BYTE, unpack_header
 from rollferry.errors import BundleError, BundleNotFoundError, EngineError
@@ -48,7 +48,7 @@ class ShmReader:
                 "is at its limit. Drop results earlier"
             ) from error
         finally:
-            os.close(fd)
+            close_file(fd)
         self._memory: Bytes = bytes_of(lease)
 
     @property

@@ -9,6 +9,7 @@ import numpy as np
 
 from rollferry import _native
 from rollferry.engines.base import Bytes
+from rollferry.engines.shm.descriptors import close_file, names, open_file
 from rollferry.engines.shm.directory import Directory
 from rollferry.engines.shm.mappings import Mapping, Mappings
 from rollferry.engines.shm.pool import Pool, Segment
@@ -61,8 +62,7 @@ class ShmWriter:
         self._segment = self._pool.take(nbytes, self._mappings.inodes())
         try:
             if self._segment is None:
-                self._segment = open_new(self._directory, capacity_for(nbytes))
-                lock_new(self._segment)
+                self._segment = create(self._directory, capacity_for(nbytes))
                 reserve(self._segment, self._directory, self._pool, self._mappings)
             self._mapping = self._mappings.take(self._segment.fd, self._segment.capacity)
         except BaseException:
@@ -105,38 +105,40 @@ class ShmWriter:
         finally:
             self._end(keep=named)
 
-    def abandon(self) -> None:
-        """Drop all descriptors in the child of a fork; the parent goes on writing."""
-        self._end(keep=False)
-
     def _end(self, *, keep: bool) -> None:
         self.chunks = []
         self._memory = np.empty(0, np.uint8)
-        # Forgotten first, since a fork during close() would close them again.
         segment, self._segment = self._segment, None
         mapping, self._mapping = self._mapping, None
         if mapping is not None:
             (self._mappings.keep if keep else self._mappings.drop)(mapping)
         if segment is not None:
-            os.close(segment.fd)
+            close_file(segment.fd)
 
 
-def lock_new(segment: Segment) -> None:
-    """Lock a new segment whole."""
-    if not (_native.try_lock(segment.fd, WRITER_BYTE, True) and _native.try_lock(segment.fd, READER_BYTE, True)):
-        raise EngineError("a new segment is locked by somebody else")
+def create(directory: Directory, capacity: int) -> Segment:
+    """Create an empty file, locked whole: without a name, so that it vanishes with its writer, where that is possible."""
+    while True:
+        segment = open_new(directory, capacity)
+        locked = _native.try_lock(segment.fd, WRITER_BYTE, True) and _native.try_lock(segment.fd, READER_BYTE, True)
+        # One with a name may be swept between opening and locking.
+        if locked and (segment.path is None or names(segment.path, segment.fd)):
+            return segment
+        close_file(segment.fd)
 
 
 def open_new(directory: Directory, capacity: int) -> Segment:
-    """Open a file without a name, which vanishes with its writer; with one where the file system can't."""
+    """Open a new file."""
     try:
-        fd = os.open(directory.tmp, os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        return Segment(fd, capacity, None)
+        fd = open_file(directory.tmp, os.O_TMPFILE | os.O_RDWR)
+        path = None
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
             raise
-    path = directory.tmp_path()
-    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        path = directory.tmp_path()
+        fd = open_file(path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
+    if fd is None:
+        raise FileNotFoundError(errno.ENOENT, "the directory is gone", str(directory.tmp))
     return Segment(fd, capacity, path)
 
 

@@ -40,9 +40,9 @@ def attributes(image: Image.Image) -> tuple[Any, ...]:
     if max(image.size) > MAX_SIDE:
         raise UnsupportedValueError(f"an image of size {image.size}", image)
     palette = None
-    if image.palette is not None and image.mode in ("P", "PA", "L", "LA"):
+    if image.palette is not None and image.mode in ("P", "PA"):
         mode = image.palette.mode
-        palette = mode, bytes(image.im.getpalette(mode, mode)) if image.mode in ("P", "PA") else image.palette.tobytes()
+        palette = mode, bytes(image.im.getpalette(mode, mode))
     return image.mode, tuple(image.size), palette, image.info.get("transparency")
 
 

@@ -88,7 +88,7 @@ class TorchLibrary:
     def load(self, data: npt.NDArray[np.uint8], dtype: NumpyDType) -> torch.Tensor:
         target = dtype_named(dtype)
         if len(data) == 0:
-            return torch.empty(0, dtype=target)
+            return torch.empty(0, dtype=target, device="cpu")
         if len(data) % target.itemsize:
             raise ValueError(f"{len(data)} bytes are no whole number of {dtype} items")
         return torch.from_numpy(data).view(target)
@@ -158,7 +158,7 @@ def decode_nested(rows: list[torch.Tensor]) -> torch.Tensor:
     """Rebuild a strided nested tensor, which copies its rows."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The PyTorch API of nested tensors")
-        return torch.nested.as_nested_tensor(rows)
+        return torch.nested.as_nested_tensor(rows, device=torch.device("cpu"))
 
 
 def encode_jagged(value: Any) -> tuple[Any, ...]:
@@ -214,13 +214,12 @@ def handler(cls: type) -> Handler | None:
     # By name: importing the class takes a second.
     if (cls.__module__, cls.__qualname__) == ("torch.nested._internal.nested_tensor", "NestedTensor"):
         BY_CLASS[cls] = BY_NAME["torch.jagged"]
-        return Handler(Registered.encode, shares=True)
     return None
 
 
 TORCH = TorchLibrary()
 LIBRARIES["torch"] = TORCH
-BY_NAME["torch.jagged"] = Codec("torch.jagged", encode_jagged, decode_jagged, tuple)
+BY_NAME["torch.jagged"] = Codec("torch.jagged", encode_jagged, decode_jagged, tuple, shares=True)
 register_builtin(torch.Size, "torch.Size", tuple, torch.Size, tuple)
 register_builtin(torch.dtype, "torch.dtype", lambda value: str(value).partition(".")[2], dtype_named, str)
 register_builtin(torch.device, "torch.device", str, torch.device, str)

@@ -55,7 +55,9 @@ class Objects(Spec, frozen=True, tag="objects"):
             if len(shape) > MAX_NDIM:
                 raise ValueError(f"an object array of {len(shape)} dimensions")
             stop = start + math.prod(shape)
-            arrays.append(_native.object_array(items[start:stop], tuple(shape)))
+            array = _native.object_array(items[start:stop], tuple(shape))
+            array.flags.writeable = not source.readonly
+            arrays.append(array)
             start = stop
         if start != len(items):
             raise ValueError("the shapes of object arrays don't fit their elements")

@@ -49,13 +49,16 @@ class Scalars(Spec, frozen=True, tag="scalars"):
     def encode(cls, values: list[Any], encoder: "Encoder") -> Spec:
         """Encode scalars of one exact class."""
         dtype = values[0].dtype
-        if any(value.dtype != dtype for value in values):
-            return Union.by_key(values, lambda value: value.dtype, encoder, lambda group: cls.encode(group, encoder))
+        code = encode_dtype(dtype)
+        if any(value.dtype is not dtype and encode_dtype(value.dtype) != code for value in values):
+            return Union.by_key(
+                values, lambda value: dtype_to_text(value.dtype), encoder, lambda group: cls.encode(group, encoder)
+            )
         is_kept(dtype, values[0])
         if dtype.itemsize == 0:
             return Registered.encode_as("numpy.zero_width_scalar", [dtype_to_text(dtype)] * len(values), encoder)
         data = np.frombuffer(b"".join([value.tobytes() for value in values]), np.uint8)
-        return cls(rows=len(values), dtype=encode_dtype(dtype), data=encoder.array_member(data))
+        return cls(rows=len(values), dtype=code, data=encoder.array_member(data))
 
     def decode(self, source: "Decoder") -> list[Any]:
         array = source.array(self.data, dtype_of(self.dtype), self.rows)
