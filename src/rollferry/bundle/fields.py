@@ -74,7 +74,8 @@ def encode_batch(batch: object, schema: Schema | None, *, allow_pickle: bool) ->
         for key, value in items:
             where = top_level(key)
             hint = None if schema is None or type(key) not in (str, int) else schema.get(key)
-            form, column = encode_field(key, value, hint, encoder, batch, repeated=sys.getrefcount(value) > HELD_HERE)
+            repeated = sys.getrefcount(value) > HELD_HERE  # by itself: in a call it would be counted once more
+            form, column = encode_field(key, value, hint, encoder, batch, repeated=repeated)
             fields.append(Field(key=key if plain else ascii(key)[:80], form=form, column=column))
         where = "the keys of the batch"
         keys = None if plain else encoder.column([key for key, _ in items])
