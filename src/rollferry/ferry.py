@@ -155,7 +155,8 @@ class Ferry:
             Whether ndarrays come back read-only. Tensors are writable in any case.
         lazy
             Whether rows of arrays come back as `LazyRows` over values and offsets, in constant time, where the field is
-            a list or tuple of arrays of one dtype and number of dimensions that differ in their first axis at most.
+            a list or tuple of arrays of one dtype and number of dimensions that differ in their first axis at most, without
+            None. (Rows that occur several times are copied for that.)
         verify
             ``manifest``: the manifest's checksum. ``full``: those of the payload too. ``auto``: what suits the engine.
 

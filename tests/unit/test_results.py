@@ -30,7 +30,6 @@ EAGER: dict[str, Any] = {
     "inner": [np.ones((2, 3)), np.ones((2, 4))],
     "scalars": [np.array(1), np.array(2)],
     "with None": [np.arange(2), None],
-    "shared": [ROWS[0]] * 3,
     "numbers": [1, 2],
     "lists": [[1, 2], [3]],
     "dense": np.ones((3, 2)),
@@ -238,3 +237,21 @@ def test_lazy_rows_are_not_put_as_they_are(ferry: rollferry.Ferry) -> None:
     with pytest.raises(UnsupportedValueError, match="LazyRows"):
         ferry.put({"x": rows})
     assert_same(carried(ferry, {"x": list(rows)}), {"x": ROWS})
+
+
+@pytest.mark.parametrize("name", ["ndarrays", "tensors", "other field", "other dtype"])
+def test_lazy_rows_do_not_depend_on_repetitions(name: str, ferry: rollferry.Ferry) -> None:
+    a, b = (np.arange(3), np.arange(5)) if name != "tensors" else (torch.arange(3), torch.arange(5))
+    batch: dict[str, Any] = {"x": [a, b, a]}
+    if name == "other field":
+        batch["y"] = [a, b]
+    if name == "other dtype":
+        batch["y"] = [np.ones(2), a]
+    result = carried(ferry, batch, lazy=True)
+    assert type(result["x"]) is LazyRows
+    assert_same(list(result["x"]), batch["x"])
+    if "y" in batch:
+        assert type(result["y"]) is (list if name == "other dtype" else LazyRows)
+        assert_same(list(result["y"]), batch["y"])
+    result["x"][0][0] = 7
+    assert result["x"][2][0] == 0

@@ -10,7 +10,6 @@ import xxhash
 from rollferry.bundle.manifest import Field, Manifest, load
 from rollferry.engines.base import Bytes, Engine
 from rollferry.errors import BundleError, RefError, RollferryError
-from rollferry.layouts.arrays import ArraySpec
 from rollferry.layouts.decoder import Decoder
 from rollferry.layouts.numbers import Numbers
 from rollferry.refs import TransferRef
@@ -90,7 +89,7 @@ def rebuild_field(field: Field, manifest: Manifest, decoder: Decoder, *, lazy: b
         if not isinstance(spec, Numbers):
             raise BundleError(f"field {field.key!r} is no column of numbers")
         return spec.array(decoder)
-    if lazy and field.form != "value" and isinstance(spec, ArraySpec):
+    if lazy and field.form != "value":
         rows = spec.lazy(decoder)
         if rows is not None:
             return rows

@@ -66,10 +66,6 @@ class ArraySpec(Spec, frozen=True, kw_only=True):
         """Give the library whose arrays come back."""
         return library_named(RETURNED.get(self.returns or "", self.library))
 
-    def lazy(self, source: "Decoder") -> LazyRows | None:
-        """Give the rows uncut, where values and offsets are all there is to them."""
-        raise NotImplementedError
-
     def is_array_form(self, specs: Sequence[Spec]) -> bool:
         return True
 

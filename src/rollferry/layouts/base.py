@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
+    from rollferry.layouts.lazy import LazyRows
 
 __all__ = ["MAX_DEPTH", "MAX_NDIM", "Count", "Int64Array", "Spec"]
 
@@ -56,6 +57,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_def
     def decode(self, source: "Decoder") -> list[Any]:
         """Rebuild the values, `rows` of them."""
         raise NotImplementedError
+
+    def lazy(self, source: "Decoder") -> "LazyRows | None":
+        """Give the values as uncut rows, where values and offsets are all there is to them."""
+        return None
 
     def decode_rows(self, source: "Decoder", offsets: Int64Array, row_type: type) -> list[Any] | None:
         """Rebuild the values grouped into lists or tuples by offsets; None where that is no faster than grouping them."""

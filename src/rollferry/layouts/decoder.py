@@ -40,7 +40,7 @@ class Decoder:
         self.allow_pickle = allow_pickle
         self.readonly = readonly
         self.bytes = member
-        self._specs = specs
+        self.specs = specs
         self._referenced = {number for spec in specs for number in spec.references()}
         self._columns: dict[int, list[Any]] = {}
         self._depth = 0
@@ -48,7 +48,7 @@ class Decoder:
     def column(self, number: int) -> list[Any]:
         """Give the values of a column; the same list each time, so that shared objects stay one."""
         if number not in self._columns:
-            spec = self._specs[number]
+            spec = self.specs[number]
             if self._depth > 4 * MAX_DEPTH:
                 raise BundleError("columns are nested too deeply")
             self._depth += 1
@@ -61,7 +61,7 @@ class Decoder:
 
     def rows(self, number: int, offsets: Int64Array, row_type: type) -> list[Any]:
         """Give the values of a column, grouped by offsets."""
-        spec = self._specs[number]
+        spec = self.specs[number]
         # Objects that others refer to have to be theirs.
         rows = None if number in self._referenced else spec.decode_rows(self, offsets, row_type)
         return _native.group_rows(self.column(number), offsets, row_type) if rows is None else rows

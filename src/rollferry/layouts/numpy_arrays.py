@@ -88,6 +88,17 @@ class NumpyLibrary:
         """Give bytes as a one-dimensional array, read-only if they are."""
         return data.view(dtype_of(dtype))
 
+    def join(self, rows: list[Any]) -> Any:
+        """Put arrays one after the other along the first axis; None where they differ in dtype or another axis."""
+        first = rows[0]
+        if first.ndim == 0 or first.dtype.names is not None:
+            return None
+        if any(row.dtype.str != first.dtype.str or row.shape[1:] != first.shape[1:] or row.ndim == 0 for row in rows):
+            return None
+        values = np.concatenate(rows)
+        values.flags.writeable = rows[0].flags.writeable
+        return values
+
     def split_rows(self, values: Any, offsets: Int64Array) -> list[Any]:
         """Cut values along the first axis."""
         return _native.split_rows(values, offsets)

@@ -93,6 +93,12 @@ class TorchLibrary:
             raise ValueError(f"{len(data)} bytes are no whole number of {dtype} items")
         return torch.from_numpy(data).view(target)
 
+    def join(self, rows: list[torch.Tensor]) -> torch.Tensor | None:
+        first = rows[0]
+        if any(row.dtype != first.dtype or row.ndim == 0 or row.shape[1:] != first.shape[1:] for row in rows):
+            return None
+        return torch.cat(rows)
+
     def split_rows(self, values: torch.Tensor, offsets: Int64Array) -> list[torch.Tensor]:
         lengths = np.diff(offsets)
         if offsets[0] != 0 or offsets[-1] != len(values) or (len(lengths) and lengths.min() < 0):

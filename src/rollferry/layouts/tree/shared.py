@@ -6,7 +6,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from rollferry.errors import BundleError
+from rollferry.layouts.arrays import ArraySpec
 from rollferry.layouts.base import Spec
+from rollferry.layouts.lazy import LazyRows
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
@@ -54,6 +56,19 @@ class Shared(Spec, frozen=True, tag="shared"):
 
     def members(self) -> Iterable[int]:
         return (self.index,) if self.foreign is None else (self.index, self.foreign)
+
+    def lazy(self, source: "Decoder") -> LazyRows | None:
+        spec = source.specs[self.sources[0] if self.own is None else self.own]
+        if not isinstance(spec, ArraySpec):
+            return None
+        # Rows that are stored once have to be repeated, so this takes a copy: the type must not depend on repetitions.
+        rows = self.decode(source)
+        values = spec.target().join(rows)
+        if values is None:
+            return None
+        offsets = np.zeros(len(rows) + 1, np.int64)
+        np.cumsum([len(row) for row in rows], out=offsets[1:])
+        return LazyRows(values, offsets)
 
     def decode(self, source: "Decoder") -> list[Any]:
         index = source.array(self.index, np.dtype(np.int64), self.rows)
