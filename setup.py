@@ -10,7 +10,20 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-SOURCES = ["module", "copy_kernel", "spans", "lease", "files", "memo", "rows", "views", "numbers", "text", "records"]
+SOURCES = [
+    "module",
+    "copy_kernel",
+    "spans",
+    "lease",
+    "files",
+    "memo",
+    "rows",
+    "views",
+    "numbers",
+    "text",
+    "records",
+    "tensors",
+]
 FLAGS = ["-std=c11", "-O3", "-Wall", "-Wextra", "-fvisibility=hidden", "-pthread"]
 if os.environ.get("ROLLFERRY_SANITIZE") == "1":
     FLAGS += ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer", "-g", "-O1"]

@@ -56,6 +56,7 @@ int rf_memo_init(PyObject *module, rf_state *state);
 int rf_rows_init(PyObject *module, rf_state *state);
 int rf_views_init(PyObject *module, rf_state *state);
 int rf_records_init(PyObject *module, rf_state *state);
+int rf_tensors_init(PyObject *module, rf_state *state);
 int rf_numbers_init(PyObject *module, rf_state *state);
 int rf_text_init(PyObject *module, rf_state *state);
 int rf_files_init(PyObject *module, rf_state *state);

@@ -27,6 +27,7 @@ FLOATS = ["float16", "bfloat16", "float32", "float64", "complex32", "complex64",
 FLOATS8 = ["float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz", "float8_e8m0fnu"]
 NAMES = INTEGERS + FLOATS + FLOATS8
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, name) for name in NAMES if hasattr(torch, name)}
+EXCHANGE: object = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
 CODES = {dtype: name for name, dtype in DTYPES.items()}
 
 
@@ -36,6 +37,17 @@ class TorchLibrary:
     name = "torch"
 
     def collect(self, values: list[torch.Tensor]) -> ArrayRows | None:
+        found = borrow(values)
+        if found is False:
+            return self.collect_one_by_one(values)
+        if found is None:
+            return None
+        spans, ndim, offsets, shapes, equal_inner = found
+        source = StridedSource(values, self) if spans is None else SpanSource(spans)
+        return ArrayRows(source, CODES[values[0].dtype], ndim, offsets, shapes, equal_inner)
+
+    def collect_one_by_one(self, values: list[torch.Tensor]) -> ArrayRows | None:
+        """Do as `collect` in Python, where a tensor is unusual or torch lacks DLPack's exchange API; says what is refused."""
         for value in values:
             if value.layout != torch.strided or value.requires_grad or not value.is_cpu or value.dtype not in CODES:
                 check_tensor(value)
@@ -120,6 +132,16 @@ class TorchLibrary:
 
     def dtype_name(self, dtype: NumpyDType) -> str:
         return str(dtype)
+
+
+def borrow(values: list[torch.Tensor]) -> Any:
+    """Collect tensors natively; False where that can't be done."""
+    if EXCHANGE is None or values[0].dtype not in CODES:
+        return False
+    try:
+        return _native.collect_tensors(values, EXCHANGE)
+    except (BufferError, RuntimeError, ValueError, TypeError, NotImplementedError):
+        return False
 
 
 def dtype_named(code: NumpyDType) -> torch.dtype:
