@@ -34,7 +34,7 @@ def read(
     finally:
         reader.close()
     try:
-        if verify == "full":
+        if verify == "full" or (verify == "auto" and engine.networked):
             check_payload(manifest, members)
         decoder = Decoder(manifest.columns, members.__getitem__, allow_pickle=allow_pickle, readonly=readonly)
         with paused_collector():
