@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 INSTALL = (
-    "to run it: pip install 'rollferry[mooncake]'; "
-    "apt-get install libibverbs1 librdmacm1 libnuma1 liburing2 libcurl4"
+    "to run it: pip install 'rollferry[mooncake]'; apt-get install libibverbs1 librdmacm1 libnuma1 liburing2 libcurl4"
 )
 
 

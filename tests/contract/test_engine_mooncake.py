@@ -98,10 +98,11 @@ def test_two_processes(master: Master, chunk: str) -> None:
 
 def test_all_round_trip_cases(master: Master) -> None:
     batch = {name: list(make().items()) for name, make in CASES.items()}
-    with rollferry.connect(master.url(chunk="4096")) as ferry:
+    with rollferry.connect(master.url(chunk="65536")) as ferry:
         ref = ferry.put(batch)
         assert_same(ferry.get(ref), batch)
         assert ferry.remove(ref)
+        assert ferry.usage().bundles == 0
 
 
 def test_full_store() -> None:
@@ -321,7 +322,7 @@ if pid == 0:
         else:
             sys.exit(5)
     ferry.close()
-    sys.exit(0)
+    os._exit(0)  # as multiprocessing does; Mooncake's static destructors crash in a forked child that exits otherwise
 code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 assert ferry.get(ref) == {"x": 1}
 ferry.close()

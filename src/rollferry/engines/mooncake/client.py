@@ -7,9 +7,8 @@ import resource
 import socket
 import threading
 import time
-import urllib.error
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rollferry.engines.mooncake.options import Options
@@ -40,9 +39,11 @@ STATUS = {
     -1010: "the master isn't ready",
 }
 PASSING = frozenset({-703, -707, -800})  # what may be over the next time
+AT_ONCE = 32  # objects in one call: each may take a connection
 PAUSES = (0.05, 0.2, 0.5)  # seconds before each further attempt
 CONNECT_SECONDS = 5.0
 HTTP_SECONDS = 10.0
+BatchCall = Callable[[list[str], list[int], list[int]], list[int]]
 OWN_BUFFER = 16 << 20  # Mooncake's own staging memory, which zero-copy calls leave alone
 INFINIBAND = "/sys/class/infiniband"
 PIP = "pip install 'rollferry[mooncake]'"
@@ -97,54 +98,60 @@ class Client:
 
     def put(self, keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]) -> None:
         """Store objects out of registered memory: all, or none and EngineError."""
-        keys = list(keys)
-        # Mooncake reports success for an object that exists, and keeps the old one.
-        if any(status != 0 for status in self.store.batch_is_exist(keys)):
-            found = self.store.batch_is_exist(keys)
-            for key, status in zip(keys, found, strict=True):
-                if status < 0:
-                    raise failure(status, f"{key} can't be looked for")
-            raise failure(EXISTS, f"{keys[0]} can't be put")
-        todo = list(range(len(keys)))
+        self._check_absent(keys)
         try:
-            for pause in (*PAUSES, None):
-                statuses = self.store.batch_put_from(
-                    [keys[n] for n in todo], [addresses[n] for n in todo], [sizes[n] for n in todo], self.replication
-                )
-                failed = [(n, status) for n, status in zip(todo, statuses, strict=True) if status != 0]
-                if not failed:
-                    return
-                wrong = next((pair for pair in failed if pair[1] not in PASSING), failed[0])
-                if pause is None or wrong[1] not in PASSING:
-                    self._refuse(keys[wrong[0]], wrong[1], sum(sizes))
-                todo = [n for n, _ in failed]
-                time.sleep(pause or 0)
+            for key, status in zip(keys, self._transfer(self._put_batch, keys, addresses, sizes), strict=True):
+                if status == FULL:
+                    raise self._full(sum(sizes))
+                if status < 0:
+                    raise failure(status, f"{key} can't be put")
         except BaseException as error:
-            try:
-                self.discard(keys)
-            except EngineError as second:
-                error.add_note(f"removing what was put failed too: {second}")
+            self.discard_after(error, keys)
             raise
 
     def get(self, keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]) -> list[int]:
         """Read objects into registered memory; give for each the bytes that were read, or MISSING."""
-        result = [0] * len(keys)
-        todo = list(range(len(keys)))
-        for pause in (*PAUSES, None):
-            statuses = self.store.batch_get_into(
-                [keys[n] for n in todo], [addresses[n] for n in todo], [sizes[n] for n in todo]
-            )
-            for n, status in zip(todo, statuses, strict=True):
-                result[n] = status
-            failed = [n for n in todo if result[n] < 0 and result[n] != MISSING]
-            for n in failed:
-                if pause is None or result[n] not in PASSING:
-                    raise failure(result[n], f"{keys[n]} can't be read")
-            if not failed:
+        statuses = self._transfer(self.store.batch_get_into, keys, addresses, sizes)
+        for key, status in zip(keys, statuses, strict=True):
+            if status < 0 and status != MISSING:
+                raise failure(status, f"{key} can't be read")
+        return statuses
+
+    def _transfer(
+        self, call: BatchCall, keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]
+    ) -> list[int]:
+        """Transfer objects, few at a time, again where a status may pass; give all statuses up to the first bad one."""
+        statuses = [0] * len(keys)
+        for start in range(0, len(keys), AT_ONCE):
+            todo = list(range(start, min(start + AT_ONCE, len(keys))))
+            for pause in (*PAUSES, None):
+                found = call([keys[n] for n in todo], [addresses[n] for n in todo], [sizes[n] for n in todo])
+                for n, status in zip(todo, found, strict=True):
+                    statuses[n] = status
+                todo = [n for n in todo if statuses[n] in PASSING]
+                if not todo or pause is None:
+                    break
+                time.sleep(pause)
+            if any(status < 0 for status in statuses[start : start + AT_ONCE]):
                 break
-            todo = failed
-            time.sleep(pause or 0)
-        return result
+        return statuses
+
+    def _put_batch(self, keys: list[str], addresses: list[int], sizes: list[int]) -> list[int]:
+        statuses: list[int] = self.store.batch_put_from(keys, addresses, sizes, self.replication)
+        return statuses
+
+    def _check_absent(self, keys: Sequence[str]) -> None:
+        # Mooncake reports success for an object that exists, and keeps the old one.
+        for key, status in zip(keys, self.store.batch_is_exist(list(keys)), strict=True):
+            if status != 0:
+                raise failure(status if status < 0 else EXISTS, f"{key} can't be put")
+
+    def discard_after(self, error: BaseException, keys: Sequence[str]) -> None:
+        """Remove what was put before an error, which is the one to raise."""
+        try:
+            self.discard(keys)
+        except EngineError as second:
+            error.add_note(f"removing what was put failed too: {second}")
 
     def size(self, key: str) -> int | None:
         """Give the bytes of an object; None where there is none."""
@@ -212,11 +219,9 @@ class Client:
             self.pool.close()
             self.store.close()
 
-    def _refuse(self, key: str, status: int, nbytes: int) -> None:
-        if status != FULL:
-            raise failure(status, f"{key} can't be put")
+    def _full(self, nbytes: int) -> EngineFullError:
         free = self.free_nbytes()
-        raise EngineFullError(
+        return EngineFullError(
             f"Mooncake Store has no room for {nbytes:,} bytes in {self.options.replicas} replica(s); "
             + ("how much is free is unknown" if free is None else f"{free:,} bytes are free")
             + ", perhaps in pieces. Remove bundles, or start clients with a larger ?segment=",

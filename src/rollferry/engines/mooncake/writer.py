@@ -64,10 +64,7 @@ class MooncakeWriter:
             self._client.put([root_key(self._key)], [root.address], [end])
         except BaseException as error:
             if keys:
-                try:
-                    self._client.discard(keys)
-                except EngineError as second:
-                    error.add_note(f"removing what was put failed too: {second}")
+                self._client.discard_after(error, keys)
             raise
         self.abort()
 
