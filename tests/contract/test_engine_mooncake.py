@@ -139,6 +139,8 @@ def test_missing_chunk(url: str) -> None:
         ferry._engine._client.discard([chunk_key(ref.key, 2)])
         with pytest.raises(BundleError, match=rf"{ref.key}: chunk 2 of \d+ is gone"):
             ferry.get(ref)
+        assert ferry.remove(ref)
+        assert ferry.usage().live_nbytes == 0
 
 
 @pytest.mark.parametrize("which", ["payload", "header", "manifest", "short"])
@@ -199,6 +201,23 @@ def test_results_held_for_long_starve_nobody(master: Master) -> None:
         assert pool._registered < 4 << 20
         del held, result
         assert pool.free_nbytes <= 1 << 20
+
+
+def test_close_waits_for_work(master: Master) -> None:
+    ferry = rollferry.connect(master.url(segment="128mb"))
+    client = ferry._engine._client
+    thread = threading.Thread(target=lambda: [ferry.put(batch_of()) for _ in range(1000)])
+    errors = []
+    threading.excepthook, hook = errors.append, threading.excepthook
+    try:
+        thread.start()
+        time.sleep(0.1)
+        ferry.close()
+        thread.join()
+    finally:
+        threading.excepthook = hook
+    assert client._closed
+    assert [issubclass(error.exc_type, rollferry.FerryClosedError) for error in errors] == [True]
 
 
 def test_removed_while_read(master: Master) -> None:

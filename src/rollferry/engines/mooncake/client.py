@@ -8,22 +8,23 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from rollferry.engines.mooncake.options import Options
 from rollferry.engines.mooncake.pool import Pool, Region
-from rollferry.errors import EngineError, EngineFullError
+from rollferry.errors import BundleError, EngineError, EngineFullError, FerryClosedError
 
 __all__ = ["FULL", "MISSING", "Client", "connect"]
 
-FULL, MISSING, EXISTS = -200, -704, -705
+FULL, INVALID, MISSING, EXISTS = -200, -600, -704, -705
 STATUS = {
     -1: "internal error",
     -101: "the segment is gone",
     FULL: "no room",
     -500: "the write failed",
-    -600: "invalid parameters",
+    INVALID: "invalid parameters",
     -601: "the client is unknown to the master",
     -700: "invalid write",
     -701: "invalid read",
@@ -65,6 +66,9 @@ class Client:
         module = load_module()
         hostname = check_surroundings(options)
         self._pid = os.getpid()
+        self._idle = threading.Condition()
+        self._working = 0
+        self._closed = False
         self._metrics = f"http://{options.host}:{options.metrics}"
         self.store: Any = module.MooncakeDistributedStore()
         config = {
@@ -91,10 +95,21 @@ class Client:
             self.replication.with_hard_pin = True
         self.pool = Pool(self._register, self._unregister, options.buffer)
 
-    def check_process(self) -> None:
-        """Raise EngineError in the child of a fork."""
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Keep the client open meanwhile. Raises EngineError in the child of a fork, and where it is closed."""
         if os.getpid() != self._pid:
             raise forked()
+        with self._idle:
+            if self._closed:
+                raise FerryClosedError("the engine is closed; connect again")
+            self._working += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._working -= 1
+                self._idle.notify_all()
 
     def put(self, keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]) -> None:
         """Store objects out of registered memory: all, or none and EngineError."""
@@ -113,6 +128,8 @@ class Client:
         """Read objects into registered memory; give for each the bytes that were read, or MISSING."""
         statuses = self._transfer(self.store.batch_get_into, keys, addresses, sizes)
         for key, status in zip(keys, statuses, strict=True):
+            if status == INVALID:
+                raise BundleError(f"{key} is longer than its bundle says")
             if status < 0 and status != MISSING:
                 raise failure(status, f"{key} can't be read")
         return statuses
@@ -216,6 +233,9 @@ class Client:
             if self.users:
                 return
             CLIENTS.pop(self.options, None)
+            with self._idle:
+                self._closed = True
+                self._idle.wait_for(lambda: not self._working)
             self.pool.close()
             self.store.close()
 

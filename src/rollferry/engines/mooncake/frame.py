@@ -7,6 +7,8 @@ is cut into ``rollferry/KEY/0``, ``rollferry/KEY/1`` and so on, which are put be
 import struct
 from typing import NamedTuple
 
+import xxhash
+
 from rollferry.errors import BundleError
 
 __all__ = ["HEADER_NBYTES", "Frame", "chunk_key", "key_of_root", "root_key"]
@@ -15,6 +17,7 @@ PREFIX = "rollferry/"
 ROOT = "/root"
 MAGIC = b"rollferry mc\0\1"  # the last byte is the version
 HEADER = struct.Struct("<16sQQQ")
+DIGEST = struct.Struct("<Q")  # xxh3-64 of what precedes it
 HEADER_NBYTES = 64
 
 
@@ -48,7 +51,8 @@ class Frame(NamedTuple):
 
     def dump(self) -> bytes:
         """Give the header."""
-        return HEADER.pack(MAGIC, *self).ljust(HEADER_NBYTES, b"\0")
+        header = HEADER.pack(MAGIC, *self)
+        return (header + DIGEST.pack(xxhash.xxh3_64_intdigest(header))).ljust(HEADER_NBYTES, b"\0")
 
     @classmethod
     def load(cls, root: bytes, nbytes: int) -> "Frame":
@@ -59,6 +63,8 @@ class Frame(NamedTuple):
         frame = cls(*lengths)
         if magic != MAGIC.ljust(16, b"\0"):
             raise BundleError("the stored object is no bundle, or one of another version")
+        if DIGEST.unpack_from(root, HEADER.size)[0] != xxhash.xxh3_64_intdigest(root[: HEADER.size]):
+            raise BundleError("the header is corrupt: its checksum does not match")
         if frame.root_nbytes != nbytes or (frame.chunk_nbytes and frame.payload_nbytes > 1 << 50):
             raise BundleError("the stored object has another length than its header says")
         if frame.chunk_nbytes and frame.payload_nbytes // frame.chunk_nbytes > 1 << 24:

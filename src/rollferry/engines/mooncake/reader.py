@@ -33,8 +33,8 @@ class MooncakeReader:
 
     def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
         if self._fetched and ranges:
-            self._client.check_process()
-            self._payload = load(self._client, self._key)[1]  # what was given away is no longer ours
+            with self._client.at_work():
+                self._payload = load(self._client, self._key)[1]  # what was given away is no longer ours
         self._fetched = self._fetched or bool(ranges)
         return [self._payload[offset : offset + nbytes] for offset, nbytes in ranges]
 

@@ -50,9 +50,13 @@ class MooncakeWriter:
     def publish(self, manifest: bytes) -> None:
         if self._ended:
             raise EngineError("the bundle was published or aborted already")
-        self._client.check_process()
         if len(manifest) != self._frame.manifest_nbytes:
             raise EngineError(f"the manifest has {len(manifest)} bytes, {self._frame.manifest_nbytes} were announced")
+        with self._client.at_work():
+            self._send(manifest)
+        self.abort()
+
+    def _send(self, manifest: bytes) -> None:
         root, *chunks = self._regions
         root.memory[:HEADER_NBYTES] = bytearray(self._frame.dump())
         end = self._frame.root_nbytes
@@ -66,7 +70,6 @@ class MooncakeWriter:
             if keys:
                 self._client.discard_after(error, keys)
             raise
-        self.abort()
 
     def abort(self) -> None:
         self._ended = True
