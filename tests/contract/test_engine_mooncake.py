@@ -31,6 +31,7 @@ def master() -> Iterator[Master]:
 def emptied(url: str) -> Iterator[str]:
     """The URL of an engine that is empty before and after."""
     engine = open_engine(url)
+    assert engine.usage().live_nbytes == 0, "an earlier test left something"
     yield url
     for key in engine.list():
         engine.remove(key)
@@ -203,8 +204,12 @@ def test_results_held_for_long_starve_nobody(master: Master) -> None:
         assert pool.free_nbytes <= 1 << 20
 
 
-def test_close_waits_for_work(master: Master) -> None:
-    ferry = rollferry.connect(master.url(segment="128mb"))
+def test_close_waits_for_work() -> None:
+    with Master() as own:
+        close_at_work(rollferry.connect(own.url(segment="128mb")))
+
+
+def close_at_work(ferry: rollferry.Ferry) -> None:
     client = ferry._engine._client
     thread = threading.Thread(target=lambda: [ferry.put(batch_of()) for _ in range(1000)])
     errors = []
@@ -220,9 +225,9 @@ def test_close_waits_for_work(master: Master) -> None:
     assert [issubclass(error.exc_type, rollferry.FerryClosedError) for error in errors] == [True]
 
 
-def test_removed_while_read(master: Master) -> None:
+def test_removed_while_read(url: str) -> None:
     """A reader gets its batch, or a clean error."""
-    with rollferry.connect(master.url(chunk="4096")) as ferry:
+    with rollferry.connect(url) as ferry:
         outcomes = []
         for turn in range(20):
             ref = ferry.put(batch_of())
