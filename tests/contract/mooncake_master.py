@@ -42,16 +42,18 @@ class Master:
 
     def __init__(self, port: int | None = None) -> None:
         self.port, self.metrics = port or free_port(), free_port()
-        self._log = tempfile.TemporaryFile()
         command = [find_master(), "--rpc_address=127.0.0.1", f"--rpc_port={self.port}", "--metrics_host=127.0.0.1"]
         command += [f"--metrics_port={self.metrics}", "--logtostderr=true", "--minloglevel=1"]
+        self._log = tempfile.TemporaryFile()
         self.process = subprocess.Popen(command, stdout=self._log, stderr=self._log)
         deadline = time.monotonic() + 20
         while not all(answers(port) for port in (self.port, self.metrics)):
             if self.process.poll() is not None or time.monotonic() > deadline:
                 self.stop()
                 self._log.seek(0)
-                pytest.skip(f"mooncake_master does not start: {self._log.read()[-300:]!r}; {INSTALL}")
+                said = self._log.read()[-300:]
+                self._log.close()
+                pytest.skip(f"mooncake_master does not start: {said!r}; {INSTALL}")
             time.sleep(0.02)
 
     def url(self, **options: object) -> str:
