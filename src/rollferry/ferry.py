@@ -40,7 +40,8 @@ def connect(
     ----------
     url
         Where bundles live: ``shm://`` (shared memory of this machine), ``shm:///some/directory``, both with the option
-        ``?pool=SIZE`` (most bytes of free segments to keep, such as ``8gb``), or ``inproc://`` (this process).
+        ``?pool=SIZE`` (most bytes of free segments to keep, such as ``8gb``), ``inproc://`` (this process), or
+        ``mooncake://HOST:PORT`` (Mooncake Store with its master there; docs/mooncake.md has its options).
         By default the environment variable ``ROLLFERRY_URL``, and without it ``shm://``.
     namespace
         Name under which bundles are put: letters, digits, ``-`` and ``_``, at most 63.
@@ -50,7 +51,8 @@ def connect(
         Whether values of unknown classes are pickled on put and unpickled on get. Only for bundles that you trust:
         unpickling runs code.
     checksum
-        Whether put computes checksums of the payload, which ``get(verify="full")`` needs.
+        Whether put computes checksums of the payload, which ``get(verify="full")`` needs. Engines that use a network have
+        them in any case.
 
     Returns
     -------

@@ -20,6 +20,7 @@ def publish(
     engine: Engine, batch: EncodedBatch, *, namespace: str, checksum: bool, metadata: dict[str, Any] | None
 ) -> TransferRef:
     """Store a batch in an engine; the bundle is complete and visible when this returns, and on failure nothing is left."""
+    checksum = checksum or engine.networked
     plan = CopyPlan(batch.encoder.sources)
     manifest = Manifest(
         id=secrets.token_hex(16),

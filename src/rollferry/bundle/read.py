@@ -34,8 +34,8 @@ def read(
     finally:
         reader.close()
     try:
-        if verify == "full":
-            check_payload(manifest, members)
+        if verify == "full" or (verify == "auto" and engine.networked):
+            check_payload(manifest, members, ref.key)
         decoder = Decoder(manifest.columns, members.__getitem__, allow_pickle=allow_pickle, readonly=readonly)
         with paused_collector():
             return rebuild(manifest, decoder, lazy=lazy)
@@ -59,14 +59,14 @@ def paused_collector() -> Iterator[None]:
             gc.enable()
 
 
-def check_payload(manifest: Manifest, members: Sequence[Bytes]) -> None:
+def check_payload(manifest: Manifest, members: Sequence[Bytes], key: str) -> None:
     """Raise BundleError unless every member has its checksum."""
     sums = manifest.checksums
     if sums is None:
         raise BundleError('verify="full" needs checksums; connect the putting side with checksum=True')
     for number, member in enumerate(members):
         if xxhash.xxh3_64_intdigest(member.data) != int.from_bytes(sums[8 * number : 8 * number + 8], "little"):
-            raise BundleError(f"member {number} is corrupt: its checksum does not match")
+            raise BundleError(f"bundle {key}: member {number} is corrupt: its checksum does not match")
 
 
 def rebuild(manifest: Manifest, decoder: Decoder, *, lazy: bool) -> dict[Any, Any]:

@@ -65,12 +65,22 @@ class Reader(Protocol):
 
 
 class Engine(Protocol):
-    """A store of bundles. All methods may be called from several threads at once, and after a fork.
+    """A store of bundles.
 
-    Keys are ``namespace.id``, made by rollferry and never used twice.
+    All methods may be called from several threads at once, and after a fork, where a networked engine may refuse. Keys
+    are ``namespace.id``, made by rollferry and never used twice.
+
+    Attributes
+    ----------
+    scheme
+        Scheme of its URLs.
+    networked
+        Whether bytes pass a network. Then checksums of the payload are made by every put and checked by every get, unless
+        the get asks for less.
     """
 
     scheme: str
+    networked: bool
 
     def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int) -> Writer:
         """Lend memory for a new bundle. Raises EngineFullError where there is none."""

@@ -77,6 +77,7 @@ class InprocessEngine:
     """
 
     scheme = "inproc"
+    networked = False
 
     def __init__(self, name: str, chunk: int) -> None:
         self._store = STORES.setdefault(name, {})

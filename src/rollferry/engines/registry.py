@@ -14,6 +14,7 @@ __all__ = ["ENGINES", "EngineURL", "open_engine", "parse_size"]
 ENGINES = {
     "shm": "rollferry.engines.shm",
     "inproc": "rollferry.engines.inprocess",
+    "mooncake": "rollferry.engines.mooncake",
 }
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 

@@ -32,6 +32,7 @@ class FaultyEngine:
 
     def __init__(self, engine: Engine, **faults: int) -> None:
         self.scheme = engine.scheme
+        self.networked = engine.networked
         self.calls: Counter[str] = Counter()
         self.unfinished = 0
         self.unclosed = 0

@@ -27,6 +27,7 @@ class ShmEngine:
     """
 
     scheme = "shm"
+    networked = False
 
     def __init__(self, path: str, pool_nbytes: int | None) -> None:
         self._directory = Directory(path)

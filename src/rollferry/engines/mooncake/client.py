@@ -1,0 +1,357 @@
+"""The client of Mooncake Store: set up once for a process, its status codes turned into errors."""
+
+import ctypes
+import importlib
+import os
+import resource
+import socket
+import threading
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rollferry.engines.mooncake.options import Options
+from rollferry.engines.mooncake.pool import Pool, Region
+from rollferry.errors import BundleError, EngineError, EngineFullError, FerryClosedError
+
+__all__ = ["FULL", "MISSING", "Client", "connect"]
+
+FULL, INVALID, MISSING, EXISTS = -200, -600, -704, -705
+STATUS = {
+    -1: "internal error",
+    -101: "the segment is gone",
+    FULL: "no room",
+    -500: "the write failed",
+    INVALID: "invalid parameters",
+    -601: "the client is unknown to the master",
+    -700: "invalid write",
+    -701: "invalid read",
+    -702: "the replica is invalid",
+    -703: "the replica is not ready: its writer is at work, or died",
+    MISSING: "there is no such object",
+    EXISTS: "the object exists already",
+    -706: "the object is being read",
+    -707: "the lease expired",
+    -708: "the object is being replicated",
+    -800: "the transfer failed: the process that lends the memory is gone, or the network is down",
+    -900: "the master can't be reached",
+    -1010: "the master isn't ready",
+}
+PASSING = frozenset({-703, -707, -800})  # what may be over the next time
+AT_ONCE = 32  # objects in one call: each may take a connection
+PAUSES = (0.05, 0.2, 0.5)  # seconds before each further attempt
+CONNECT_SECONDS = 5.0
+HTTP_SECONDS = 10.0
+BatchCall = Callable[[list[str], list[int], list[int]], list[int]]
+OWN_BUFFER = 16 << 20  # Mooncake's own staging memory, which zero-copy calls leave alone
+INFINIBAND = "/sys/class/infiniband"
+PIP = "pip install 'rollferry[mooncake]'"
+APT = "apt-get install libibverbs1 librdmacm1 libnuma1 liburing2 libcurl4"
+
+
+class Client:
+    """A client that is set up; raises EngineError where it can't be. Made by `connect`.
+
+    Parameters
+    ----------
+    options
+        Which master, and how.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        self.users = 0
+        module = load_module()
+        hostname = check_surroundings(options)
+        self._pid = os.getpid()
+        self._idle = threading.Condition()
+        self._working = 0
+        self._closed = False
+        self._metrics = f"http://{options.host}:{options.metrics}"
+        self.store: Any = module.MooncakeDistributedStore()
+        config = {
+            "local_hostname": hostname,
+            "metadata_server": options.metadata,
+            "global_segment_size": str(options.segment),
+            "local_buffer_size": str(OWN_BUFFER),
+            "protocol": options.protocol,
+            "rdma_devices": options.device,
+            "master_server_addr": options.master,
+            "tenant_id": options.tenant,
+        }
+        status = self.store.setup(config)
+        if status != 0:
+            self.store.close()
+            raise EngineError(
+                f"Mooncake's client can't be set up (status {status}) with {options.protocol}, a segment of "
+                f"{options.segment:,} bytes and a buffer of {options.buffer:,}: the lines that it logged say why. Try a "
+                f"smaller ?segment=, or 'ulimit -l unlimited' where memory can't be locked"
+            )
+        self.replication: Any = module.ReplicateConfig()
+        self.replication.replica_num = options.replicas
+        if hasattr(self.replication, "with_hard_pin"):
+            self.replication.with_hard_pin = True
+        self.pool = Pool(self._register, self._unregister, options.buffer)
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        """Keep the client open meanwhile. Raises EngineError in the child of a fork, and where it is closed."""
+        if os.getpid() != self._pid:
+            raise forked()
+        with self._idle:
+            if self._closed:
+                raise FerryClosedError("the engine is closed; connect again")
+            self._working += 1
+        try:
+            yield
+        finally:
+            with self._idle:
+                self._working -= 1
+                self._idle.notify_all()
+
+    def put(self, keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]) -> None:
+        """Store objects out of registered memory: all, or none and EngineError."""
+        self._check_absent(keys)
+        try:
+            for key, status in zip(keys, self._transfer(self._put_batch, keys, addresses, sizes), strict=True):
+                if status == FULL:
+                    raise self._full(sum(sizes))
+                if status < 0:
+                    raise failure(status, f"{key} can't be put")
+        except BaseException as error:
+            self.discard_after(error, keys)
+            raise
+
+    def get(self, keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]) -> list[int]:
+        """Read objects into registered memory; give for each the bytes that were read, or MISSING."""
+        statuses = self._transfer(self.store.batch_get_into, keys, addresses, sizes)
+        for key, status in zip(keys, statuses, strict=True):
+            if status == INVALID:
+                raise BundleError(f"{key} is longer than its bundle says")
+            if status < 0 and status != MISSING:
+                raise failure(status, f"{key} can't be read")
+        return statuses
+
+    def _transfer(
+        self, call: BatchCall, keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]
+    ) -> list[int]:
+        """Transfer objects, few at a time, again where a status may pass; give all statuses up to the first bad one."""
+        statuses = [0] * len(keys)
+        for start in range(0, len(keys), AT_ONCE):
+            todo = list(range(start, min(start + AT_ONCE, len(keys))))
+            for pause in (*PAUSES, None):
+                found = call([keys[n] for n in todo], [addresses[n] for n in todo], [sizes[n] for n in todo])
+                for n, status in zip(todo, found, strict=True):
+                    statuses[n] = status
+                todo = [n for n in todo if statuses[n] in PASSING]
+                if not todo or pause is None:
+                    break
+                time.sleep(pause)
+                if call == self._put_batch:
+                    self.discard([keys[n] for n in todo])  # half an object that stayed would pass for a whole one
+            if any(status < 0 for status in statuses[start : start + AT_ONCE]):
+                break
+        return statuses
+
+    def _put_batch(self, keys: list[str], addresses: list[int], sizes: list[int]) -> list[int]:
+        statuses: list[int] = self.store.batch_put_from(keys, addresses, sizes, self.replication)
+        return statuses
+
+    def _check_absent(self, keys: Sequence[str]) -> None:
+        # Mooncake reports success for an object that exists, and keeps the old one.
+        for key, status in zip(keys, self.store.batch_is_exist(list(keys)), strict=True):
+            if status != 0:
+                raise failure(status if status < 0 else EXISTS, f"{key} can't be put")
+
+    def discard_after(self, error: BaseException, keys: Sequence[str]) -> None:
+        """Remove what was put before an error, which is the one to raise."""
+        try:
+            self.discard(keys)
+        except EngineError as second:
+            error.add_note(f"removing what was put failed too: {second}")
+
+    def size(self, key: str) -> int | None:
+        """Give the bytes of an object; None where there is none."""
+        for pause in (*PAUSES, None):
+            nbytes: int = self.store.get_size(key)
+            if nbytes >= 0:
+                return nbytes
+            if nbytes == MISSING:
+                return None
+            if nbytes not in PASSING or pause is None:
+                break
+            time.sleep(pause)
+        raise failure(nbytes, f"{key} can't be looked for")
+
+    def exists(self, key: str) -> bool:
+        """Say whether there is an object."""
+        status = self.store.is_exist(key)
+        if status < 0:
+            raise failure(status, f"{key} can't be looked for")
+        return bool(status)
+
+    def discard(self, keys: Sequence[str]) -> list[bool]:
+        """Remove objects, whoever reads them; say for each whether it was there."""
+        statuses = self.store.batch_remove(list(keys), True)
+        for key, status in zip(keys, statuses, strict=True):
+            if status not in (0, MISSING):
+                raise failure(status, f"{key} can't be removed")
+        return [status == 0 for status in statuses]
+
+    def sizes(self, keys: Sequence[str]) -> dict[str, int]:
+        """Give the bytes that objects take, with all replicas, for those that exist."""
+        found = self.store.batch_get_replica_desc(list(keys))
+        return {
+            key: sum(one.get_memory_descriptor().buffer_descriptor.size for one in replicas if one.is_memory_replica())
+            for key, replicas in found.items()
+        }
+
+    def all_keys(self) -> list[str]:
+        """Give the keys of all objects."""
+        return self._ask("get_all_keys").splitlines()
+
+    def free_nbytes(self) -> int | None:
+        """Give the free bytes of all segments; None where the master doesn't say."""
+        try:
+            lines = self._ask("metrics").splitlines()
+        except EngineError:
+            return None
+        values = dict(
+            line.split(" ", 1) for line in lines if line.startswith(("master_total_cap", "master_allocated_b"))
+        )
+        try:
+            return max(int(values["master_total_capacity_bytes"]) - int(values["master_allocated_bytes"]), 0)
+        except (KeyError, ValueError):
+            return None
+
+    def close(self) -> None:
+        """End this user; the last one ends the client, and with it the segment that it lends."""
+        if os.getpid() != self._pid:
+            return
+        with LOCK:
+            self.users -= 1
+            if self.users:
+                return
+            CLIENTS.pop(self.options, None)
+            with self._idle:
+                self._closed = True
+                self._idle.wait_for(lambda: not self._working)
+            self.pool.close()
+            self.store.close()
+
+    def _full(self, nbytes: int) -> EngineFullError:
+        free = self.free_nbytes()
+        return EngineFullError(
+            f"Mooncake Store has no room for {nbytes:,} bytes in {self.options.replicas} replica(s); "
+            + ("how much is free is unknown" if free is None else f"{free:,} bytes are free")
+            + ", perhaps in pieces. Remove bundles, or start clients with a larger ?segment=",
+            needed=nbytes,
+            free=free or 0,
+        )
+
+    def _register(self, region: Region) -> None:
+        status = self.store.register_buffer(region.address, region.nbytes)
+        if status != 0:
+            raise failure(status, f"{region.nbytes:,} bytes of memory can't be registered; is 'ulimit -l' too low?")
+
+    def _unregister(self, region: Region) -> None:
+        self.store.unregister_buffer(region.address)
+
+    def _ask(self, path: str) -> str:
+        try:
+            with urllib.request.urlopen(f"{self._metrics}/{path}", timeout=HTTP_SECONDS) as reply:  # noqa: S310  # http
+                text: str = reply.read().decode()
+                return text
+        except (OSError, ValueError) as error:
+            raise EngineError(
+                f"the master's HTTP server at {self._metrics} gives no answer ({error}); list and usage need it: "
+                f"connect with ?metrics=PORT, the --metrics_port of mooncake_master"
+            ) from error
+
+
+CLIENTS: dict[Options, Client] = {}
+LOCK = threading.Lock()
+LEAKED: list[Any] = []
+
+
+def connect(options: Options) -> Client:
+    """Give the process's client of these options, set up if it is the first; it has one user more."""
+    if LEAKED:
+        raise forked()
+    with LOCK:
+        client = CLIENTS.get(options)
+        if client is None:
+            client = CLIENTS[options] = Client(options)
+        client.users += 1
+        return client
+
+
+def after_fork() -> None:
+    """Forget the parent's clients, but never let the child destroy them: it has none of their threads."""
+    global LOCK  # noqa: PLW0603  # the parent may have held it
+    LOCK = threading.Lock()
+    for client in CLIENTS.values():
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(client.store))
+        LEAKED.append(client)
+    CLIENTS.clear()
+
+
+os.register_at_fork(after_in_child=after_fork)
+
+
+def forked() -> EngineError:
+    """Make the error of a child."""
+    return EngineError(
+        "mooncake:// can't be used in the child of a fork, as Mooncake's threads are not there: start the process with "
+        "multiprocessing's 'spawn', or connect after the fork only"
+    )
+
+
+def failure(status: int, what: str) -> EngineError:
+    """Make the error of a status code."""
+    return EngineError(f"{what}: {STATUS.get(status, 'an unknown error')} (Mooncake status {status})")
+
+
+def load_module() -> Any:
+    """Import Mooncake. Raises EngineError that says how to install what is missing."""
+    try:
+        return importlib.import_module("mooncake.store")
+    except ModuleNotFoundError as error:
+        raise EngineError(f"mooncake:// needs Mooncake ({error}); install it: {PIP}") from error
+    except ImportError as error:
+        raise EngineError(f"Mooncake needs shared libraries ({error}); install them: {APT}") from error
+
+
+def check_surroundings(options: Options) -> str:
+    """Check quickly what Mooncake finds out slowly or not at all; give the name of this host, as others reach it."""
+    if options.protocol == "rdma":
+        check_rdma(options)
+    try:
+        with socket.create_connection((options.host.strip("[]"), options.port), CONNECT_SECONDS) as connection:
+            return options.hostname or str(connection.getsockname()[0])
+    except OSError as error:
+        raise EngineError(
+            f"there is no Mooncake master at {options.master} ({error}); start one there: "
+            f"mooncake_master --rpc_port {options.port} --metrics_port {options.metrics}"
+        ) from error
+
+
+def check_rdma(options: Options) -> None:
+    """Raise EngineError where RDMA can't work."""
+    present = sorted(os.listdir(INFINIBAND)) if os.path.isdir(INFINIBAND) else []
+    asked = [name.strip() for name in options.device.split(",") if name.strip() not in ("", "auto-discovery")]
+    absent = [name for name in asked if name not in present]
+    if absent or not present:
+        raise EngineError(
+            f"RDMA was asked for, but this machine has no device {', '.join(absent) or 'at all'} (it has "
+            f"{', '.join(present) or 'none'}; 'ibv_devices' lists them): correct ?device=, or use ?protocol=tcp"
+        )
+    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    needed = options.segment + options.buffer + OWN_BUFFER
+    if limit != resource.RLIM_INFINITY and limit < needed and os.geteuid() != 0:
+        raise EngineError(
+            f"RDMA locks {needed:,} bytes of memory, and this process may lock {limit:,}: 'ulimit -l unlimited', or "
+            f"docker run --ulimit memlock=-1"
+        )

@@ -1,0 +1,117 @@
+"""Options of a client: from the URL, then the environment variables of Mooncake, then defaults."""
+
+import os
+from typing import NamedTuple
+
+from rollferry.engines.registry import EngineURL, parse_size
+from rollferry.errors import EngineError
+
+__all__ = ["Options", "options_of"]
+
+#: Option -> environment variable that Mooncake itself reads it from (or None), and default.
+OPTIONS: dict[str, tuple[str | None, str]] = {
+    "protocol": ("MOONCAKE_PROTOCOL", "tcp"),
+    "device": ("MOONCAKE_DEVICE", ""),
+    "segment": ("MOONCAKE_GLOBAL_SEGMENT_SIZE", "512mb"),
+    "buffer": ("MOONCAKE_LOCAL_BUFFER_SIZE", "256mb"),
+    "chunk": (None, "64mb"),
+    "hostname": ("MOONCAKE_LOCAL_HOSTNAME", ""),
+    "metadata": ("MOONCAKE_TE_META_DATA_SERVER", "P2PHANDSHAKE"),
+    "replicas": (None, "1"),
+    "tenant": ("MOONCAKE_TENANT_ID", "default"),
+    "metrics": (None, "9003"),
+}
+MIN_CHUNK = 4096
+
+
+class Options(NamedTuple):
+    """Options of a client; processes share one client for each different set.
+
+    Parameters
+    ----------
+    host, port
+        Where the master serves RPCs.
+    protocol, device
+        Transport, and its network devices.
+    segment
+        Bytes of memory that this process lends to the store.
+    buffer
+        Bytes of registered memory that this process keeps for its puts and gets.
+    chunk
+        Most bytes of a stored object, but for one that is only a manifest.
+    hostname
+        Name under which others reach this process; empty for the address that it reaches the master from.
+    metadata
+        Metadata server of the transfer engine.
+    replicas
+        Copies of each object.
+    tenant
+        Name within a store that several share.
+    metrics
+        Port of the master's HTTP server, which `list` and `usage` ask.
+    """
+
+    host: str
+    port: int
+    protocol: str
+    device: str
+    segment: int
+    buffer: int
+    chunk: int
+    hostname: str
+    metadata: str
+    replicas: int
+    tenant: str
+    metrics: int
+
+    @property
+    def master(self) -> str:
+        """Address of the master."""
+        return f"{self.host}:{self.port}"
+
+
+def options_of(url: EngineURL) -> Options:
+    """Read the options of a URL. Raises EngineError where one makes no sense."""
+    url.check_options(*OPTIONS)
+    if url.path.strip("/"):
+        raise EngineError(f"mooncake:// has no paths, so {url.path!r} can't follow the address of the master")
+    values = {name: chosen(url, name, *source) for name, source in OPTIONS.items()}
+    address = url.host or os.environ.get("MOONCAKE_MASTER", "")
+    host, _, port = address.rpartition(":")
+    if not host:
+        raise EngineError(
+            "the address of the master is missing: connect('mooncake://HOST:PORT'), or set MOONCAKE_MASTER=HOST:PORT; "
+            "'mooncake_master --rpc_port PORT' starts one"
+        )
+    chunk, replicas = parse_size(values["chunk"]), number(values, "replicas")
+    if chunk < MIN_CHUNK or chunk % 64 or replicas < 1:
+        raise EngineError(f"a chunk is a multiple of 64 bytes, {MIN_CHUNK} at least, and there is at least one replica")
+    return Options(
+        host=host,
+        port=number({"port": port}, "port"),
+        protocol=values["protocol"].strip().lower(),
+        device=values["device"],
+        segment=parse_size(values["segment"]),
+        buffer=parse_size(values["buffer"]),
+        chunk=chunk,
+        hostname=values["hostname"],
+        metadata=values["metadata"],
+        replicas=replicas,
+        tenant=values["tenant"],
+        metrics=number(values, "metrics"),
+    )
+
+
+def chosen(url: EngineURL, name: str, variable: str | None, default: str) -> str:
+    """Give an option of the URL, the environment, or its default."""
+    if name in url.options:
+        return url.options[name]
+    return (os.environ.get(variable) if variable else None) or default
+
+
+def number(values: dict[str, str], name: str) -> int:
+    """Read an option that is a whole number."""
+    try:
+        return int(values[name])
+    except ValueError:
+        raise EngineError(f"{name} is {values[name]!r}, which is no whole number") from None

@@ -1,0 +1,127 @@
+"""Registered memory: lent to writers, and to results for as long as any view of them lives."""
+
+import ctypes
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+
+from rollferry import _native
+from rollferry.errors import EngineFullError
+from rollferry.memory.leases import Bytes, bytes_of
+
+__all__ = ["Pool", "Region"]
+
+MIN_BITS = 16  # the smallest region has 64 KiB
+
+
+class Region:
+    """A piece of memory of this process.
+
+    Parameters
+    ----------
+    nbytes
+        Its size.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        try:
+            self.lease = _native.allocate(nbytes)
+        except (MemoryError, OverflowError) as error:
+            raise EngineFullError(f"there is no memory for {nbytes:,} bytes", needed=nbytes, free=0) from error
+        self.memory: Bytes = bytes_of(self.lease)
+        self.nbytes = nbytes
+        self.address = self.memory.ctypes.data
+        self.registered = False
+
+
+class Pool:
+    """Keeps free regions registered, up to a limit; above it, regions are registered for one transfer only.
+
+    Nothing ever waits: where no free region fits, there is a new one. So results that are held for long never starve
+    other puts and gets.
+
+    Parameters
+    ----------
+    register, unregister
+        Do that with a region.
+    limit
+        Most bytes that stay registered.
+    """
+
+    def __init__(self, register: Callable[[Region], None], unregister: Callable[[Region], None], limit: int) -> None:
+        self._register = register
+        self._unregister = unregister
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._free: list[Region] = []  # the longest unused first
+        self._registered = 0
+        # Finalizers may run at any moment, also within the lock; so they only append, which needs none.
+        self._returned: deque[Region] = deque()
+
+    @property
+    def free_nbytes(self) -> int:
+        """Bytes of free regions."""
+        with self._lock:
+            self._collect()
+            return sum(region.nbytes for region in self._free)
+
+    def acquire(self, nbytes: int) -> Region:
+        """Give a registered region of at least so many bytes, whose content is undefined."""
+        size = rounded(nbytes)
+        with self._lock:
+            self._collect()
+            fitting = [region for region in self._free if size <= region.nbytes <= 2 * size]
+            if fitting:
+                region = min(fitting, key=lambda region: region.nbytes)
+                self._free.remove(region)
+                return region
+        region = Region(size)
+        self._register(region)
+        with self._lock:
+            region.registered = True
+            self._registered += size
+        return region
+
+    def release(self, region: Region) -> None:
+        """Take a region back. May be called by a finalizer."""
+        self._returned.append(region)
+
+    def lease(self, region: Region, start: int, nbytes: int) -> Bytes:
+        """Give memory of a region; it goes back to the pool when the last view of it dies."""
+        with self._lock:
+            self._collect()
+            if self._registered > self._limit:
+                self._drop(region)
+        if not nbytes:
+            self.release(region)
+            return region.memory[:0]
+        holder = (ctypes.c_ubyte * nbytes).from_buffer(region.lease, start)
+        weakref.finalize(holder, self.release, region).atexit = False
+        return bytes_of(holder)  # type: ignore[arg-type]  # any buffer serves
+
+    def close(self) -> None:
+        """Unregister what is free. What is lent stays valid memory."""
+        with self._lock:
+            self._limit = 0
+            self._collect()
+
+    def _collect(self) -> None:
+        while self._returned:
+            region = self._returned.popleft()
+            if region.registered:
+                self._free.append(region)
+        while self._free and (self._registered > self._limit or not self._limit):
+            self._drop(self._free.pop(0))
+
+    def _drop(self, region: Region) -> None:
+        if region.registered:
+            region.registered = False
+            self._registered -= region.nbytes
+            self._unregister(region)
+
+
+def rounded(nbytes: int) -> int:
+    """Give a size of few different ones, an eighth larger at most."""
+    step = 1 << max(MIN_BITS, nbytes.bit_length() - 4)
+    return max(-(-nbytes // step), 1) * step

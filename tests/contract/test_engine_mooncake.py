@@ -1,0 +1,360 @@
+"""mooncake:// keeps the contract of engines against a real master, with real clients."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import rollferry
+from rollferry.engines.mooncake import client as client_module
+from rollferry.engines.mooncake.frame import chunk_key, root_key
+from rollferry.engines.registry import open_engine
+from rollferry.errors import BundleError, BundleNotFoundError, EngineError, EngineFullError
+from rollferry.testing.contracts import EngineContract
+from rollferry.testing.equality import assert_same
+from tests.contract.mooncake_master import Master, child, free_port
+from tests.roundtrip.cases import CASES
+
+
+@pytest.fixture(scope="module")
+def master() -> Iterator[Master]:
+    with Master() as master:
+        yield master
+
+
+def emptied(url: str) -> Iterator[str]:
+    """The URL of an engine that is empty before and after."""
+    engine = open_engine(url)
+    assert engine.usage().live_nbytes == 0, "an earlier test left something"
+    yield url
+    for key in engine.list():
+        engine.remove(key)
+    engine.close()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _kept(master: Master) -> Iterator[None]:
+    """Clients that tests share; each takes a second to close."""
+    engines = [open_engine(master.url(chunk=chunk)) for chunk in ("64mb", "4096")]
+    yield
+    assert engines
+    for client in list(client_module.CLIENTS.values()):  # some tests of the contract leave engines open
+        client.users = 1
+        client.close()
+
+
+class TestMooncake(EngineContract):
+    @pytest.fixture
+    def url(self, master: Master) -> Iterator[str]:
+        yield from emptied(master.url(chunk="64mb"))
+
+
+class TestMooncakeSmallChunks(EngineContract):
+    @pytest.fixture
+    def url(self, master: Master) -> Iterator[str]:
+        yield from emptied(master.url(chunk="4096"))
+
+
+@pytest.fixture
+def url(master: Master) -> Iterator[str]:
+    yield from emptied(master.url(chunk="4096"))
+
+
+def batch_of(n: int = 3000) -> dict:
+    return {"rows": [np.arange(i % 50, dtype=np.int32) for i in range(n)], "texts": [str(i) for i in range(n)]}
+
+
+PUT = """
+import sys, rollferry
+from tests.contract.test_engine_mooncake import batch_of
+ferry = rollferry.connect(sys.argv[1])
+print(ferry.put(batch_of(), metadata={"step": 1}).to_json(), flush=True)
+sys.stdin.read()
+"""
+GET = """
+import sys, rollferry
+from rollferry.testing.equality import assert_same
+from tests.contract.test_engine_mooncake import batch_of
+with rollferry.connect(sys.argv[1]) as ferry:
+    assert_same(ferry.get(sys.argv[2]), batch_of())
+    print(ferry.remove(sys.argv[2]), ferry.remove(sys.argv[2]))
+"""
+
+
+@pytest.mark.parametrize("chunk", ["4096", "64mb"])
+def test_two_processes(master: Master, chunk: str) -> None:
+    with rollferry.connect(master.url(chunk=chunk)) as ferry:
+        ref = ferry.put(batch_of())
+        done = child(GET, master.url(segment=0, buffer="1mb"), ref.to_json())
+        assert (done.returncode, done.stdout.split()) == (0, ["True", "False"]), done.stderr[-2000:]
+        with pytest.raises(BundleNotFoundError):
+            ferry.get(ref)
+
+
+def test_all_round_trip_cases(master: Master) -> None:
+    batch = {name: list(make().items()) for name, make in CASES.items()}
+    with rollferry.connect(master.url(chunk="65536")) as ferry:
+        ref = ferry.put(batch)
+        assert_same(ferry.get(ref), batch)
+        assert ferry.remove(ref)
+        assert ferry.usage().bundles == 0
+
+
+def test_full_store() -> None:
+    with Master() as small, rollferry.connect(small.url(segment="16mb", chunk="1mb")) as ferry:
+        kept = ferry.put({"x": np.arange(500_000)})
+        with pytest.raises(EngineFullError) as caught:
+            ferry.put({"x": np.zeros(4_000_000)})
+        assert caught.value.needed >= 32_000_000
+        assert 0 < caught.value.free <= 16 << 20
+        assert ferry.list() == [kept.id]
+        assert ferry.usage().live_nbytes < 5_000_000
+        second = ferry.put({"x": np.arange(1_000_000)})
+        for _ in range(3):
+            with pytest.raises(EngineFullError):
+                ferry.put({"x": np.zeros(700_000)})
+        assert_same(ferry.get(kept), {"x": np.arange(500_000)})  # never evicted
+        assert_same(ferry.get(second), {"x": np.arange(1_000_000)})
+        assert ferry.remove(second)
+        ferry.put({"x": np.zeros(700_000)})
+
+
+def test_remove_is_idempotent_and_leaves_nothing(url: str) -> None:
+    with rollferry.connect(url) as ferry:
+        ref = ferry.put(batch_of())
+        held = ferry.get(ref)
+        assert [ferry.remove(ref), ferry.remove(ref)] == [True, False]
+        assert ferry.usage().live_nbytes == 0
+        assert_same(held, batch_of())
+
+
+def test_missing_chunk(url: str) -> None:
+    with rollferry.connect(url) as ferry:
+        ref = ferry.put(batch_of())
+        ferry._engine._client.discard([chunk_key(ref.key, 2)])
+        with pytest.raises(BundleError, match=rf"{ref.key}: chunk 2 of \d+ is gone"):
+            ferry.get(ref)
+        assert ferry.remove(ref)
+        assert ferry.usage().live_nbytes == 0
+
+
+@pytest.mark.parametrize("which", ["payload", "header", "manifest", "short"])
+@pytest.mark.parametrize("chunk", ["4096", "64mb"])
+def test_corrupt_object(master: Master, which: str, chunk: str) -> None:
+    with rollferry.connect(master.url(chunk=chunk)) as ferry:
+        ref = ferry.put(batch_of())
+        client = ferry._engine._client
+        key = chunk_key(ref.key, 1) if chunk == "4096" and which in ("payload", "short") else root_key(ref.key)
+        data = bytearray(client.store.get(key))
+        place = {"payload": 100, "header": 17, "manifest": len(data) - 20, "short": 0}[which]
+        data[place] ^= 1
+        client.discard([key])
+        assert client.store.put(key, bytes(data[:-1] if which == "short" else data)) == 0
+        with pytest.raises(BundleError, match=ref.key) as caught:
+            ferry.get(ref)
+        assert not isinstance(caught.value, BundleNotFoundError)
+        assert ferry.remove(ref)
+
+
+def test_foreign_object(url: str) -> None:
+    with rollferry.connect(url) as ferry:
+        ref = ferry.put({"x": 1})
+        client = ferry._engine._client
+        client.discard([root_key(ref.key)])
+        client.store.put(root_key(ref.key), b"x" * 500)
+        with pytest.raises(BundleError, match="no bundle, or one of another version"):
+            ferry.get(ref)
+
+
+def test_existing_object_is_never_taken_as_ours(url: str) -> None:
+    engine = open_engine(url)
+    for nbytes in (10, 10_000):
+        for n in range(2):
+            writer = engine.begin("default.same", nbytes, 1)
+            if n:
+                with pytest.raises(EngineError, match="exists already"):
+                    writer.publish(b"2")
+                writer.abort()
+            else:
+                writer.publish(b"1")
+        assert engine.open("default.same").manifest == b"1"
+        assert engine.remove("default.same")
+    engine.close()
+
+
+def test_results_held_for_long_starve_nobody(master: Master) -> None:
+    with rollferry.connect(master.url(buffer="1mb", segment="64mb")) as ferry:
+        batches = [{"x": np.full(200_000, i)} for i in range(12)]
+        held = []
+        for batch in batches:
+            ref = ferry.put(batch)
+            held.append(ferry.get(ref))
+            ferry.remove(ref)
+        for result, batch in zip(held, batches, strict=True):
+            assert_same(result, batch)
+        pool = ferry._engine._client.pool
+        assert pool._registered < 4 << 20
+        del held, result
+        assert pool.free_nbytes <= 1 << 20
+
+
+def test_close_waits_for_work() -> None:
+    with Master() as own:
+        close_at_work(rollferry.connect(own.url(segment="128mb")))
+
+
+def close_at_work(ferry: rollferry.Ferry) -> None:
+    client = ferry._engine._client
+    thread = threading.Thread(target=lambda: [ferry.put(batch_of()) for _ in range(1000)])
+    errors = []
+    threading.excepthook, hook = errors.append, threading.excepthook
+    try:
+        thread.start()
+        time.sleep(0.1)
+        ferry.close()
+        thread.join()
+    finally:
+        threading.excepthook = hook
+    assert client._closed
+    assert [issubclass(error.exc_type, rollferry.FerryClosedError) for error in errors] == [True]
+
+
+def test_removed_while_read(url: str) -> None:
+    """A reader gets its batch, or a clean error."""
+    with rollferry.connect(url) as ferry:
+        outcomes = []
+        for turn in range(20):
+            ref = ferry.put(batch_of())
+            thread = threading.Thread(target=lambda ref=ref, turn=turn: (time.sleep(turn / 4000), ferry.remove(ref)))
+            thread.start()
+            try:
+                assert_same(ferry.get(ref), batch_of())
+                outcomes.append(True)
+            except BundleNotFoundError:
+                outcomes.append(False)
+            thread.join()
+        assert len(outcomes) == 20
+        assert ferry.usage().live_nbytes == 0
+
+
+def test_producer_that_died(master: Master) -> None:
+    """Its memory is gone: an error in bounded time, never a wrong batch."""
+    with Master() as own, rollferry.connect(own.url(segment=0)) as ferry:
+        source = str(Path(rollferry.__file__).parents[1])
+        path = os.pathsep.join([source, str(Path(__file__).parents[2])])
+        with subprocess.Popen(
+            [sys.executable, "-c", PUT, own.url()],
+            env={**os.environ, "PYTHONPATH": path},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        ) as producer:
+            ref = producer.stdout.readline()
+            assert_same(ferry.get(ref), batch_of())
+            producer.kill()
+        start = time.monotonic()
+        with pytest.raises((EngineError, BundleNotFoundError)):
+            ferry.get(ref)
+        assert time.monotonic() - start < 30
+        ferry.remove(ref)
+
+
+def test_master_that_died_and_came_back() -> None:
+    with Master() as first, rollferry.connect(first.url(segment="64mb")) as ferry:
+        ref = ferry.put({"x": 1})
+        first.stop()
+        for call in (lambda: ferry.put({"x": 2}), lambda: ferry.get(ref), lambda: ferry.remove(ref), ferry.list):
+            start = time.monotonic()
+            with pytest.raises(EngineError):
+                call()
+            assert time.monotonic() - start < 30
+        with Master(first.port):
+            deadline = time.monotonic() + 60
+            while True:
+                try:
+                    second = ferry.put({"x": 3})
+                    break
+                except EngineError:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.5)
+            assert ferry.get(second) == {"x": 3}
+            with pytest.raises(BundleNotFoundError):
+                ferry.get(ref)
+
+
+def test_no_master() -> None:
+    with pytest.raises(EngineError, match="mooncake_master --rpc_port"):
+        rollferry.connect(f"mooncake://127.0.0.1:{free_port()}")
+
+
+def test_rdma_is_never_tcp(master: Master) -> None:
+    with pytest.raises(EngineError, match="no device nosuch0"):
+        rollferry.connect(master.url(protocol="rdma", device="nosuch0"))
+    if not os.path.isdir("/sys/class/infiniband"):
+        with pytest.raises(EngineError, match="no device at all"):
+            rollferry.connect(master.url(protocol="rdma"))
+
+
+@pytest.mark.parametrize(
+    "options", ["x=1", "chunk=100", "chunk=4100", "replicas=0", "replicas=a", "segment=many", "metrics=x"]
+)
+def test_bad_options(options: str) -> None:
+    with pytest.raises(EngineError):
+        rollferry.connect(f"mooncake://127.0.0.1:1?{options}")
+
+
+def test_master_from_the_environment(master: Master, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOONCAKE_MASTER", f"127.0.0.1:{master.port}")
+    monkeypatch.setenv("MOONCAKE_GLOBAL_SEGMENT_SIZE", "0")
+    with rollferry.connect("mooncake://") as ferry:
+        assert ferry._engine._client.options.segment == 0
+        assert ferry.remove("0" * 32) is False
+    monkeypatch.delenv("MOONCAKE_MASTER")
+    with pytest.raises(EngineError, match="MOONCAKE_MASTER"):
+        rollferry.connect("mooncake://")
+
+
+def test_one_client_for_all_ferries(url: str) -> None:
+    first, second = rollferry.connect(url), rollferry.connect(url)
+    client = first._engine._client
+    assert client is second._engine._client
+    users = client.users
+    first.close()
+    first.close()
+    assert client.users == users - 1
+    second.close()
+
+
+FORK = """
+import os, sys, rollferry
+ferry = rollferry.connect(sys.argv[1])
+ref = ferry.put({"x": 1})
+pid = os.fork()
+if pid == 0:
+    for call in (lambda: ferry.get(ref), lambda: ferry.put({}), lambda: rollferry.connect(sys.argv[1])):
+        try:
+            call()
+        except rollferry.EngineError as error:
+            assert "spawn" in str(error)
+        else:
+            sys.exit(5)
+    ferry.close()
+    os._exit(0)  # as multiprocessing does; Mooncake's static destructors crash in a forked child that exits otherwise
+code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+assert ferry.get(ref) == {"x": 1}
+ferry.close()
+print("child", code)
+"""
+
+
+def test_child_of_a_fork_is_refused(master: Master) -> None:
+    done = child(FORK, master.url())
+    assert (done.returncode, done.stdout.strip()) == (0, "child 0"), done.stderr[-2000:]
+    assert client_module.LEAKED == []

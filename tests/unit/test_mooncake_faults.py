@@ -1,0 +1,189 @@
+"""What the client of mooncake:// does with each status code; the store is a fake, as real ones fail too rarely."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rollferry
+from rollferry.engines.mooncake import client as module
+from rollferry.engines.mooncake.client import Client
+from rollferry.engines.mooncake.engine import MooncakeEngine
+from rollferry.engines.mooncake.options import options_of
+from rollferry.engines.registry import EngineURL
+from rollferry.errors import BundleError, BundleNotFoundError, EngineError, EngineFullError
+
+BATCH = {"x": np.arange(20_000)}
+
+
+class FakeStore:
+    """Objects in a dict; `faults` gives the status of a call, by its name and number, or None to do it."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.faults: Callable[[str, int, str], int | None] = lambda name, turn, key: None
+        self.turns: dict[str, int] = {}
+        self.memory: dict[int, Any] = {}
+        self.setup_status = 0
+        self.closed = 0
+
+    def setup(self, config: dict[str, str]) -> int:
+        return self.setup_status
+
+    def close(self) -> int:
+        self.closed += 1
+        return 0
+
+    def register_buffer(self, address: int, nbytes: int) -> int:
+        return 0
+
+    def unregister_buffer(self, address: int) -> int:
+        return 0
+
+    def each(self, name: str, keys: list[str], do: Callable[[int, str], int]) -> list[int]:
+        self.turns[name] = turn = self.turns.get(name, 0) + 1
+        found = [(n, key, self.faults(name, turn, key)) for n, key in enumerate(keys)]
+        return [do(n, key) if fault is None else fault for n, key, fault in found]
+
+    def batch_put_from(self, keys: list[str], addresses: list[int], sizes: list[int], config: object) -> list[int]:
+        def do(n: int, key: str) -> int:
+            self.objects.setdefault(key, view(addresses[n], sizes[n]).tobytes())
+            return 0
+
+        return self.each("put", keys, do)
+
+    def batch_get_into(self, keys: list[str], addresses: list[int], sizes: list[int]) -> list[int]:
+        def do(n: int, key: str) -> int:
+            data = self.objects.get(key)
+            if data is None:
+                return -704
+            if len(data) > sizes[n]:
+                return -600
+            view(addresses[n], len(data))[:] = np.frombuffer(data, np.uint8)
+            return len(data)
+
+        return self.each("get", keys, do)
+
+    def batch_is_exist(self, keys: list[str]) -> list[int]:
+        return self.each("exist", keys, lambda n, key: int(key in self.objects))
+
+    def is_exist(self, key: str) -> int:
+        return self.batch_is_exist([key])[0]
+
+    def get_size(self, key: str) -> int:
+        return self.each("size", [key], lambda n, key: len(self.objects[key]) if key in self.objects else -704)[0]
+
+    def batch_remove(self, keys: list[str], force: bool) -> list[int]:
+        assert force
+        return self.each("remove", keys, lambda n, key: -704 if self.objects.pop(key, None) is None else 0)
+
+
+def view(address: int, nbytes: int) -> Any:
+    import ctypes
+
+    return np.frombuffer((ctypes.c_ubyte * nbytes).from_address(address), np.uint8)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> FakeStore:
+    store = FakeStore()
+    fake = SimpleNamespace(MooncakeDistributedStore=lambda: store, ReplicateConfig=SimpleNamespace)
+    monkeypatch.setattr(module, "load_module", lambda: fake)
+    monkeypatch.setattr(module, "check_surroundings", lambda options: "here")
+    monkeypatch.setattr(module, "PAUSES", (0, 0, 0))
+    return store
+
+
+def ferry_of(chunk: int = 4096) -> rollferry.Ferry:
+    options = options_of(EngineURL("mooncake", "127.0.0.1:1", "", {"chunk": str(chunk), "metrics": "1"}))
+    engine = MooncakeEngine(Client(options))
+    return rollferry.Ferry(engine, namespace="default", schema=None, allow_pickle=False, checksum=False)
+
+
+@pytest.mark.parametrize("status", [-800, -900, -1, -200, -705])
+@pytest.mark.parametrize("suffix", ["/7", "/root"])
+def test_put_that_fails_leaves_nothing(store: FakeStore, status: int, suffix: str) -> None:
+    ferry = ferry_of()
+    store.faults = lambda name, turn, key: status if name == "put" and key.endswith(suffix) else None
+    with pytest.raises(EngineFullError if status == -200 else EngineError) as caught:
+        ferry.put(BATCH)
+    assert type(caught.value) is (EngineFullError if status == -200 else EngineError)
+    assert store.objects == {}
+    store.faults = lambda name, turn, key: None
+    assert (ferry.get(ferry.put(BATCH))["x"] == BATCH["x"]).all()
+
+
+def test_put_that_fails_once_is_tried_again(store: FakeStore) -> None:
+    """What the failed attempt left is removed first: Mooncake calls it a success to put what exists."""
+    ferry = ferry_of()
+
+    def faults(name: str, turn: int, key: str) -> int | None:
+        if name == "put" and turn == 1 and key.endswith("/3"):
+            store.objects[key] = b"half"
+            return -800
+        return None
+
+    store.faults = faults
+    assert (ferry.get(ferry.put(BATCH))["x"] == BATCH["x"]).all()
+
+
+@pytest.mark.parametrize("status", [-703, -707, -800])
+@pytest.mark.parametrize("chunk", [4096, 1 << 20])
+def test_get_retries_what_may_pass(store: FakeStore, status: int, chunk: int) -> None:
+    ferry = ferry_of(chunk)
+    ref = ferry.put(BATCH)
+    store.faults = lambda name, turn, key: status if name == "get" and turn <= 2 else None
+    assert (ferry.get(ref)["x"] == BATCH["x"]).all()
+    store.faults = lambda name, turn, key: status if name == "get" else None
+    store.turns.clear()
+    with pytest.raises(EngineError, match=f"Mooncake status {status}"):
+        ferry.get(ref)
+    assert store.turns["get"] == 4
+
+
+def test_lengths_that_are_wrong(store: FakeStore) -> None:
+    ferry = ferry_of()
+    ref = ferry.put(BATCH)
+    good = dict(store.objects)
+    for key in good:
+        for data in (good[key] + b"x", good[key][:-1], b""):
+            store.objects = {**good, key: data}
+            with pytest.raises(BundleError, match=ref.id):
+                ferry.get(ref)
+    store.objects = good
+    store.faults = lambda name, turn, key: 10 if name == "get" else None  # a short read
+    with pytest.raises(BundleError, match="10 bytes were read"):
+        ferry.get(ref)
+
+
+def test_removed_between_steps(store: FakeStore) -> None:
+    ferry = ferry_of()
+    ref = ferry.put(BATCH)
+    good = dict(store.objects)
+    for step in ("get", "exist"):
+        for when in (1, 2):
+            store.objects = dict(good)
+            store.turns.clear()
+
+            def faults(name: str, turn: int, key: str, step: str = step, when: int = when) -> None:
+                if name == step and turn == when:
+                    store.objects.clear()
+
+            store.faults = faults
+            if (step, when) == ("exist", 2):
+                ferry.get(ref)  # it looks only once
+            else:
+                with pytest.raises(BundleNotFoundError):
+                    ferry.get(ref)
+
+
+def test_setup_that_fails_leaves_no_client(store: FakeStore) -> None:
+    store.setup_status = -1
+    with pytest.raises(EngineError, match="536,870,912 bytes.*ulimit -l"):
+        rollferry.connect("mooncake://127.0.0.1:1")
+    assert (store.closed, module.CLIENTS) == (1, {})
+    store.setup_status = 0
+    rollferry.connect("mooncake://127.0.0.1:1").close()
+    assert (store.closed, module.CLIENTS) == (2, {})
