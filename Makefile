@@ -9,6 +9,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := $(wildcard native/*.[ch]) setup.py pyproject.toml
 TORCH := torch==2.13.0
+# More extras for the tests, with a comma before each: EXTRAS=,mooncake,ray
+EXTRAS ?=
 
 .PHONY: demo test lint sanitize clean
 
@@ -39,7 +41,7 @@ $(VENV)/.demo: $(VENV)/.created $(SOURCES)
 
 $(VENV)/.test: $(VENV)/.created $(SOURCES)
 	$(BIN)/python -m pip install --quiet $(TORCH)
-	$(BIN)/python -m pip install --quiet --editable '.[demo,torch,images,test,lint]'
+	$(BIN)/python -m pip install --quiet --editable '.[demo,torch,images,test,lint$(EXTRAS)]'
 	touch $@
 
 clean:
