@@ -13,6 +13,7 @@ __all__ = ["ENGINES", "EngineURL", "open_engine", "parse_size"]
 #: URL scheme -> module with an `open_engine(url)` function. A new engine is one line here.
 ENGINES = {
     "shm": "rollferry.engines.shm",
+    "ray": "rollferry.engines.ray",
     "inproc": "rollferry.engines.inprocess",
 }
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
