@@ -35,6 +35,7 @@ pytestmark = [
 @pytest.fixture(scope="module", autouse=True)
 def session() -> Iterator[str]:
     """A Ray of this module's own; its address."""
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])])
     ray.init(num_cpus=2, object_store_memory=1 << 30, include_dashboard=False, log_to_driver=False)
     yield ray.get_runtime_context().gcs_address
@@ -64,15 +65,12 @@ def store_bytes() -> int:
 class TestRay(EngineContract):
     @pytest.fixture(params=["512mb", "64"])
     def url(self, request: pytest.FixtureRequest, namespace: str) -> str:
-        if request.param == "64" and (
-            "threads" in request.node.name
-            or "usage" in request.node.name
-            or "several_readers" in request.node.name
-            or "outlives" in request.node.name
-            or "100003" in request.node.name
+        chunk = request.param
+        if chunk == "64" and any(
+            word in request.node.name for word in ("threads", "usage", "readers", "outlives", "100003")
         ):
-            request.param = "8kb"  # thousands of objects are no use to anybody
-        return f"ray://?namespace={namespace}&chunk={request.param}&timeout=60"
+            chunk = "8kb"  # thousands of objects are no use to anybody
+        return f"ray://?namespace={namespace}&chunk={chunk}"
 
 
 BATCH = {
@@ -322,3 +320,13 @@ def test_no_ray_running() -> None:
     env = {**os.environ, "RAY_TMPDIR": "/nonexistent", "RAY_ADDRESS": "127.0.0.1:1"}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=env)
     assert "EngineError: there is no Ray to attach to" in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_example(mode: str, session: str) -> None:
+    code = "import sys, ray, runpy; ray.init(address=sys.argv.pop(1)); runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    example = str(ROOT / "examples" / "ray_pipeline.py")
+    command = [sys.executable, "-c", code, session, example, "--mode", mode, "--steps", "3", "--samples", "500"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "trained on 3000 of 3000 samples; 0 bundles left" in done.stdout

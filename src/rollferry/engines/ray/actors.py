@@ -7,6 +7,7 @@ it, and frees what they own.
 
 import mmap
 import os
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +20,7 @@ __all__ = ["Found", "Keeper", "Registry", "Staged"]
 
 
 class Found(NamedTuple):
-    """A published bundle: its manifest, and references of its chunks in order."""
+    """A published bundle: its manifest, and its chunks in order: references, or the bytes of a small one."""
 
     manifest: bytes
     payload_nbytes: int
@@ -48,7 +49,7 @@ class Registry:
         if node not in self._keepers or self._keepers[node]._actor_id.hex() == dead:  # noqa: SLF001  # no public way
             place = NodeAffinitySchedulingStrategy(node, soft=False)
             options = {"num_cpus": 0, "max_concurrency": 8, "scheduling_strategy": place}
-            self._keepers[node] = ray.remote(Keeper).options(**options).remote()
+            self._keepers[node] = ray.remote(Keeper).options(**options).remote(ray.get_runtime_context().current_actor)
         return self._keepers[node]
 
     def register(self, key: str, found: Found, keeper: Any) -> bool:
@@ -68,7 +69,8 @@ class Registry:
         entry = self._bundles.pop(key, None)
         if entry is None:
             return False
-        entry[1].drop.remote(key)
+        if entry[1] is not None:
+            entry[1].drop.remote(key)
         return True
 
     def give_up(self, key: str) -> None:
@@ -92,30 +94,28 @@ class Keeper:
     It keeps the references itself: those that a producer passes on die with the producer.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, registry: Any) -> None:
+        self._registry = registry
+        self._own = ray.get_runtime_context().current_actor
         self._chunks: dict[str, list[Any]] = {}
 
-    def store(
-        self, registry: Any, key: str, manifest: bytes, staged: Staged, chunk: int, timeout: float
-    ) -> bool | None:
+    def store(self, key: str, manifest: bytes, staged: Staged, chunk: int, timeout: float) -> bool | None:
         """Copy a staged payload into the object store, and publish it; None if the staged memory can't be reached."""
         memory = reach(staged)
         if memory is None:
             return None
-        self._chunks[key] = []
-        return self._publish(
-            registry, key, manifest, (memory[start : start + chunk] for start in range(0, len(memory), chunk)), timeout
-        )
+        pieces = (memory[start : start + chunk] for start in range(0, len(memory), chunk))
+        return self._publish(key, manifest, pieces, timeout)
 
-    def adopt(self, registry: Any, key: str, manifest: bytes, chunks: list[Any], timeout: float) -> bool:
+    def adopt(self, key: str, manifest: bytes, chunks: list[Any], timeout: float) -> bool:
         """Copy chunks that a producer has put in the object store, and publish them."""
-        return self._publish(registry, key, manifest, (ray.get(chunk, timeout=timeout) for chunk in chunks), timeout)
+        return self._publish(key, manifest, (ray.get(chunk, timeout=timeout) for chunk in chunks), timeout)
 
     def drop(self, key: str) -> None:
         """Free a bundle."""
         self._chunks.pop(key, None)
 
-    def _publish(self, registry: Any, key: str, manifest: bytes, chunks: Any, timeout: float) -> bool:
+    def _publish(self, key: str, manifest: bytes, chunks: Iterable[Bytes], timeout: float) -> bool:
         held = self._chunks[key] = []
         done = False
         try:
@@ -123,12 +123,12 @@ class Keeper:
             for chunk in chunks:
                 held.append(ray.put(chunk))
                 nbytes += len(chunk)
-            own = ray.get_runtime_context().current_actor
-            done = ray.get(registry.register.remote(key, Found(manifest, nbytes, held), own), timeout=timeout)
+            found = Found(manifest, nbytes, held)
+            done = bool(ray.get(self._registry.register.remote(key, found, self._own), timeout=timeout))
             return done
         finally:
             if not done:
-                registry.give_up.remote(key)
+                self._registry.give_up.remote(key)
                 self.drop(key)
 
 

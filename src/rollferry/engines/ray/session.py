@@ -1,11 +1,13 @@
 """The connection to Ray: attaching, the actors, and calls that end in bounded time."""
 
 import os
+import socket
 import threading
 from typing import Any
 
 import ray
 from ray import exceptions
+from ray._private import services
 
 from rollferry.engines.ray.actors import Registry
 from rollferry.errors import EngineError, EngineFullError
@@ -13,6 +15,7 @@ from rollferry.errors import EngineError, EngineFullError
 __all__ = ["Session", "attach"]
 
 REGISTRY_NAME = "rollferry-registry-1"  # the number changes with what the actors understand
+PROBE_SECONDS = 10
 ATTACHING = threading.Lock()
 FORKED = threading.Event()  # set in the child of a fork
 os.register_at_fork(after_in_child=FORKED.set)
@@ -25,6 +28,7 @@ def attach(address: str) -> None:
     with ATTACHING:
         if not ray.is_initialized():
             try:
+                probe(address)
                 ray.init(address=address or "auto", ignore_reinit_error=True, log_to_driver=False)
             except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
                 where = f"at {address}" if address else "on this machine"
@@ -40,6 +44,13 @@ def attach(address: str) -> None:
     current = ray.get_runtime_context().gcs_address
     if address not in ("", current):
         raise EngineError(f"this process is attached to Ray at {current}, not at {address}; connect with ray://")
+
+
+def probe(address: str) -> None:
+    """Raise ConnectionError or OSError where nothing answers; ray.init would try for minutes."""
+    where = services.canonicalize_bootstrap_address_or_die(address or "auto")
+    host, _, port = where.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), PROBE_SECONDS).close()
 
 
 def refuse_fork() -> None:
