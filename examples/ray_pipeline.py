@@ -51,7 +51,7 @@ class Trainer:
                 if int(row.sum(dtype=np.int64)) != check:
                     raise RuntimeError("a row did not arrive as it was sent")
             for row in batch["log_probs"]:
-                row *= 0.5  # results are writable, and this trainer's own
+                np.multiply(row, 0.5, out=row)  # results are writable, and this trainer's own
             samples += len(batch["tokens"])
             versions += batch["versions"]
             self.ferry.remove(ref)  # memory of the object store goes back; what is held stays valid
@@ -73,7 +73,7 @@ def run_sync(rollouts: list[Any], trainers: list[Any], steps: int, samples: int)
 
 def run_async(rollouts: list[Any], trainers: list[Any], steps: int, samples: int) -> int:
     total, step = 0, 0
-    started = Counter({number: 1 for number in range(len(rollouts))})
+    started = Counter(dict.fromkeys(range(len(rollouts)), 1))
     generating = {rollout.generate.remote(0, samples): number for number, rollout in enumerate(rollouts)}
     training: list[Any] = []
     while generating or training:
