@@ -107,7 +107,7 @@ def main() -> None:
     parser.add_argument("--local", action="store_true", help="start a Ray for this run")
     options = parser.parse_args()
     if options.local:
-        ray.init(num_cpus=2, object_store_memory=512 << 20, include_dashboard=False)
+        ray.init(address="local", num_cpus=2, object_store_memory=512 << 20, include_dashboard=False)
     ferry = rollferry.connect("ray://")  # attaches to a running Ray unless this process is attached
     rollouts = [ray.remote(Rollout).options(num_cpus=0).remote(seed) for seed in range(options.rollouts)]
     trainers = [ray.remote(Trainer).options(num_cpus=0).remote() for _ in range(options.trainers)]

@@ -37,7 +37,7 @@ def session() -> Iterator[str]:
     """A Ray of this module's own; its address."""
     ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
     os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])])
-    ray.init(num_cpus=2, object_store_memory=1 << 30, include_dashboard=False, log_to_driver=False)
+    ray.init(address="local", num_cpus=2, object_store_memory=1 << 30, include_dashboard=False, log_to_driver=False)
     yield ray.get_runtime_context().gcs_address
     ray.shutdown()
 
@@ -74,7 +74,7 @@ class TestRay(EngineContract):
 
 
 BATCH = {
-    "tokens": [np.arange(n, dtype=np.int32) for n in (7, 4, 0, 100_000)],
+    "tokens": [np.arange(n, dtype=np.int32) for n in (7, 4, 0, 300_000)],
     "rewards": [0.5, 1.0, float("nan"), -0.0],
     "metadata": [{"tools": ("calc",), "teacher": None}, {}, None, [1, "two"]],
 }

@@ -19,6 +19,9 @@ from rollferry.memory.leases import Bytes
 __all__ = ["Found", "Keeper", "Registry", "Staged"]
 
 
+IN_CALLS = 64 << 10  # Ray carries up to 100 KB so
+
+
 class Found(NamedTuple):
     """A published bundle: its manifest, and its chunks in order: references, or the bytes of a small one."""
 
@@ -53,9 +56,12 @@ class Registry:
         return self._keepers[node]
 
     def register(self, key: str, found: Found, keeper: Any) -> bool:
-        """Publish a bundle; False if its writer has given up."""
+        """Publish a bundle; False if its writer has given up. Without a keeper it is small, and has its bytes as chunks."""
         if key in self._given_up:
             return False
+        if keeper is None:
+            # The producer, whose arguments these are, may die.
+            found = found._replace(chunks=[own(chunk) for chunk in found.chunks])
         self._bundles[key] = (found, keeper)
         return True
 
@@ -130,6 +136,11 @@ class Keeper:
             if not done:
                 self._registry.give_up.remote(key)
                 self.drop(key)
+
+
+def own(chunk: Bytes) -> Any:
+    """Give a copy of a chunk that the registry owns: the bytes if Ray carries them as part of a call, or a reference."""
+    return chunk.copy() if len(chunk) <= IN_CALLS else ray.put(chunk)
 
 
 def reach(staged: Staged) -> Bytes | None:

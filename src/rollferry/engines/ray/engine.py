@@ -16,7 +16,7 @@ from rollferry.memory.leases import allocate, copy_bytes
 __all__ = ["RayEngine"]
 
 ALIGNMENT = 64
-SMALL = 64 << 10  # a payload up to it lies in the registry, as part of its calls, which Ray carries up to 100 KB
+SMALL = 512 << 10  # the registry owns a payload up to it, for a call less
 
 
 class RayWriter:
