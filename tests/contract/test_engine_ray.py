@@ -330,3 +330,11 @@ def test_example(mode: str, session: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "trained on 3000 of 3000 samples; 0 bundles left" in done.stdout
+
+
+@pytest.mark.parametrize("script", ["ray_two_nodes.py", "ray_shutdown.py"])
+def test_in_a_process_of_its_own(script: str) -> None:
+    command = [sys.executable, str(Path(__file__).with_name(script))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("ok\n")

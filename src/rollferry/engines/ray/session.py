@@ -17,8 +17,8 @@ __all__ = ["Session", "attach"]
 REGISTRY_NAME = "rollferry-registry-1"  # the number changes with what the actors understand
 PROBE_SECONDS = 10
 ATTACHING = threading.Lock()
-FORKED = threading.Event()  # set in the child of a fork
-os.register_at_fork(after_in_child=FORKED.set)
+FORKED = threading.Event()  # set in the child of a process that was attached
+os.register_at_fork(after_in_child=lambda: FORKED.set() if ray.is_initialized() else None)
 
 
 def attach(address: str) -> None:
@@ -80,12 +80,9 @@ class Session:
 
     def registry(self) -> Any:
         """Give the registry; it is started if there is none."""
-        if os.getpid() != self._pid:
-            refuse_fork()
+        self._check()
         with self._lock:
             if self._registry is None:
-                if not ray.is_initialized():
-                    raise EngineError("this process is no longer attached to Ray, by ray.shutdown(); connect again")
                 try:
                     actor = ray.remote(Registry).options(
                         name=REGISTRY_NAME,
@@ -102,6 +99,7 @@ class Session:
 
     def keeper(self) -> Any:
         """Give the keeper of this node."""
+        self._check()
         with self._lock:
             if self._keeper is not None:
                 return self._keeper
@@ -111,6 +109,13 @@ class Session:
         with self._lock:
             self._keeper = keeper
         return keeper
+
+    def _check(self) -> None:
+        """Raise EngineError where Ray can't be called; it would hang, or start a Ray of its own."""
+        if os.getpid() != self._pid:
+            refuse_fork()
+        if not ray.is_initialized():
+            raise EngineError("this process is no longer attached to Ray, by ray.shutdown(); connect again")
 
     def forget(self) -> None:
         """Look for the actors anew the next time."""
