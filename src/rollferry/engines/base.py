@@ -53,10 +53,11 @@ class Reader(Protocol):
     def payload_nbytes(self) -> int:
         """Bytes of the payload."""
 
-    def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
+    def fetch(self, ranges: Sequence[tuple[int, int]], *, writable: bool = True) -> list[Bytes]:
         """Give the bytes of (offset, nbytes) ranges, which the caller has checked to lie in the payload.
 
-        The arrays are writable and private to the caller. Their memory lives as long as any view of them, also after
+        The arrays are private to the caller, and writable if they are to be; an engine may give writable ones in any case.
+        What is not writable may be memory of the stored bundle itself. Their memory lives as long as any view of them, also after
         `close`, removal of the bundle and the end of the engine.
         """
 

@@ -6,23 +6,14 @@ the chunks that are lent, so that members are cut.
 
 from collections.abc import Sequence
 
-from rollferry import _native
 from rollferry.engines.base import Bytes, Reader, Usage, Writer
 from rollferry.engines.registry import EngineURL, parse_size
-from rollferry.errors import BundleNotFoundError, EngineError, EngineFullError
-from rollferry.memory.leases import bytes_of
+from rollferry.errors import BundleNotFoundError, EngineError
+from rollferry.memory.leases import allocate
 
 __all__ = ["InprocessEngine", "open_engine"]
 
 STORES: dict[str, dict[str, tuple[bytes, Bytes]]] = {}
-
-
-def allocate(nbytes: int) -> Bytes:
-    """Give zeroed memory, aligned to a page."""
-    try:
-        return bytes_of(_native.allocate(max(nbytes, 1)))[:nbytes]
-    except (MemoryError, OverflowError) as error:
-        raise EngineFullError(f"there is no memory for {nbytes:,} bytes", needed=nbytes, free=0) from error
 
 
 class InprocessWriter:
@@ -54,7 +45,7 @@ class InprocessReader:
         self.manifest = manifest
         self.payload_nbytes = len(payload)
 
-    def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
+    def fetch(self, ranges: Sequence[tuple[int, int]], *, writable: bool = True) -> list[Bytes]:
         # One copy, so that members keep their alignment.
         copy = allocate(self.payload_nbytes)
         for offset, nbytes in ranges:

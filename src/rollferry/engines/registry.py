@@ -13,6 +13,7 @@ __all__ = ["ENGINES", "EngineURL", "open_engine", "parse_size"]
 #: URL scheme -> module with an `open_engine(url)` function. A new engine is one line here.
 ENGINES = {
     "shm": "rollferry.engines.shm",
+    "ray": "rollferry.engines.ray",
     "inproc": "rollferry.engines.inprocess",
     "mooncake": "rollferry.engines.mooncake",
 }

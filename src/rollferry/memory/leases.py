@@ -1,15 +1,45 @@
 """Leased memory as arrays."""
 
+import mmap
+import os
+from contextlib import suppress
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 
 from rollferry import _native
+from rollferry.errors import EngineFullError
 
-__all__ = ["Bytes", "bytes_of", "frozen"]
+__all__ = ["CPUS", "THREAD_BYTES", "Bytes", "allocate", "bytes_of", "copy_bytes", "frozen"]
 
 Bytes = npt.NDArray[np.uint8]
+HUGE_PAGE = 2 << 20
+THREAD_BYTES = 4 << 20  # below this many bytes a thread costs more than it saves
+CPUS = len(os.sched_getaffinity(0))
+
+
+def allocate(nbytes: int) -> Bytes:
+    """Give zeroed private memory, aligned to a page. Raises EngineFullError where there is none.
+
+    Much memory is in huge pages where the kernel has them: filling it takes a third of the time, for want of page faults.
+    """
+    try:
+        if nbytes < 2 * HUGE_PAGE:
+            return bytes_of(_native.allocate(max(nbytes, 1)))[:nbytes]
+        memory = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except (MemoryError, OverflowError, OSError) as error:
+        raise EngineFullError(f"there is no memory for {nbytes:,} bytes", needed=nbytes, free=0) from error
+    with suppress(OSError):  # a kernel without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    data = np.frombuffer(memory, np.uint8)
+    start = -data.ctypes.data % HUGE_PAGE
+    return data[start : start + nbytes]
+
+
+def copy_bytes(source: Bytes, dest: Bytes) -> None:
+    """Copy contiguous bytes, on several threads if they are many, without the GIL."""
+    _native.spans_of_buffers([source]).gather(dest, 0, min(CPUS, 1 + len(dest) // THREAD_BYTES))
 
 
 def bytes_of(lease: _native.Lease) -> Bytes:

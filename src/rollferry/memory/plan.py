@@ -1,6 +1,5 @@
 """The copy plan: sources of bytes, where each goes in the payload, and the copying itself."""
 
-import os
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -8,13 +7,11 @@ import msgspec
 import numpy as np
 
 from rollferry import _native
-from rollferry.memory.leases import Bytes
+from rollferry.memory.leases import CPUS, THREAD_BYTES, Bytes
 
 __all__ = ["ALIGNMENT", "CopyPlan", "Member", "Source", "SpanSource"]
 
 ALIGNMENT = 64
-THREAD_BYTES = 4 << 20  # below this many bytes a thread costs more than it saves
-CPUS = len(os.sched_getaffinity(0))
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):

@@ -108,9 +108,9 @@ class FaultyReader:
         self.manifest = reader.manifest
         self.payload_nbytes = reader.payload_nbytes
 
-    def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
+    def fetch(self, ranges: Sequence[tuple[int, int]], *, writable: bool = True) -> list[Bytes]:
         self._engine.step("fetch")
-        return self._reader.fetch(ranges)
+        return self._reader.fetch(ranges, writable=writable)
 
     def close(self) -> None:
         self._engine.unclosed -= self._open

@@ -31,7 +31,7 @@ class MooncakeReader:
         self.payload_nbytes = len(self._payload)
         self._fetched = False
 
-    def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
+    def fetch(self, ranges: Sequence[tuple[int, int]], *, writable: bool = True) -> list[Bytes]:
         if self._fetched and ranges:
             with self._client.at_work():
                 self._payload = load(self._client, self._key)[1]  # what was given away is no longer ours

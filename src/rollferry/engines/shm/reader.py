@@ -55,7 +55,7 @@ class ShmReader:
     def manifest(self) -> bytes:
         return self._memory[HEADER_NBYTES + self.payload_nbytes :].tobytes()
 
-    def fetch(self, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
+    def fetch(self, ranges: Sequence[tuple[int, int]], *, writable: bool = True) -> list[Bytes]:
         payload = self._memory[HEADER_NBYTES : HEADER_NBYTES + self.payload_nbytes]
         return [payload[offset : offset + nbytes] for offset, nbytes in ranges]
 

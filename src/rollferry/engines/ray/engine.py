@@ -1,0 +1,196 @@
+"""The engine: writers that pack into staging memory, readers over Ray's object store."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+import ray
+
+from rollferry.engines.base import Bytes, Reader, Usage, Writer
+from rollferry.engines.ray.actors import Found
+from rollferry.engines.ray.session import Session, attach
+from rollferry.engines.ray.staging import Staging, StagingPool
+from rollferry.errors import BundleError, BundleNotFoundError, EngineError
+from rollferry.memory.leases import allocate, copy_bytes
+
+__all__ = ["RayEngine"]
+
+ALIGNMENT = 64
+SMALL = 512 << 10  # the registry owns a payload up to it, for a call less
+
+
+class RayWriter:
+    """A bundle being written; see `Writer`."""
+
+    def __init__(self, session: Session, pool: StagingPool, key: str, nbytes: int, chunk: int) -> None:
+        self._session = session
+        self._pool = pool
+        self._key = key
+        self._nbytes = nbytes
+        self._chunk = chunk
+        self._staging: Staging | None = pool.take(nbytes)
+        memory = self._staging.memory[:nbytes]
+        self.chunks: Sequence[Bytes] = [memory[start : start + chunk] for start in range(0, nbytes, chunk)]
+
+    def publish(self, manifest: bytes) -> None:
+        staging = self._staging
+        if staging is None:
+            raise EngineError("the bundle was published or aborted already")
+        session = self._session
+        common = (self._key, manifest)
+        try:
+            if self._nbytes <= min(SMALL, self._chunk):
+                found = Found(manifest, self._nbytes, [staging.memory[: self._nbytes]] if self._nbytes else [])
+                done = session.call("register", self._key, found, None)
+            else:
+                keeper = session.keeper()
+                staged = staging.describe(self._nbytes)
+                done = session.wait(keeper.store.remote(*common, staged, self._chunk, session.timeout), "publishing")
+            if done is None:  # no shared /proc: over the object store, at the cost of a second copy there
+                chunks = [ray.put(chunk) for chunk in self.chunks]
+                done = session.wait(keeper.adopt.remote(*common, chunks, session.timeout), "publishing")
+            if not done:
+                raise EngineError("publishing was given up")
+        except BaseException:
+            with suppress(EngineError):
+                session.registry().give_up.remote(self._key)
+            # The keeper may still read it.
+            self._end()
+            staging.close()
+            raise
+        self.abort()
+
+    def abort(self) -> None:
+        staging = self._staging
+        self._end()
+        if staging is not None:
+            self._pool.give(staging)
+
+    def _end(self) -> None:
+        self._staging = None
+        self.chunks = []
+
+
+class RayReader:
+    """A bundle being read; see `Reader`. It holds the object store's memory until it is closed, and views hold it longer."""
+
+    def __init__(self, found: Found, chunks: Sequence[Bytes]) -> None:
+        self.manifest = found.manifest
+        self.payload_nbytes = found.payload_nbytes
+        self._chunks = chunks
+        self._chunk = len(chunks[0]) if chunks else 1
+        if sum(map(len, chunks)) != self.payload_nbytes:
+            raise BundleError("chunks are not as long as the payload")
+
+    def fetch(self, ranges: Sequence[tuple[int, int]], *, writable: bool = True) -> list[Bytes]:
+        if writable:
+            return self._copies(ranges)
+        views = [self._view(offset, nbytes) for offset, nbytes in ranges]
+        # What a chunk's end cuts has to be put together.
+        cut = [number for number, view in enumerate(views) if view is None]
+        for number, copy in zip(cut, self._copies([ranges[number] for number in cut]), strict=True):
+            views[number] = copy
+        return [view for view in views if view is not None]
+
+    def close(self) -> None:
+        self._chunks = []
+
+    def _view(self, offset: int, nbytes: int) -> Bytes | None:
+        if nbytes == 0:
+            return np.empty(0, np.uint8)
+        chunk, start = divmod(offset, self._chunk)
+        view = self._chunks[chunk][start : start + nbytes]
+        aligned = view.ctypes.data % ALIGNMENT == offset % ALIGNMENT
+        return view if len(view) == nbytes and aligned else None
+
+    def _copies(self, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
+        """Copy ranges, all into one piece of memory that is as long as what they span."""
+        taken = sorted((offset, offset + nbytes) for offset, nbytes in ranges if nbytes)
+        if not taken:
+            return [np.empty(0, np.uint8) for _ in ranges]
+        first = taken[0][0] & -ALIGNMENT
+        memory = allocate(max(stop for _, stop in taken) - first)
+        for start, stop in joined(taken):
+            self._copy(start, memory[start - first : stop - first])
+        return [memory[max(offset - first, 0) :][:nbytes] for offset, nbytes in ranges]
+
+    def _copy(self, start: int, dest: Bytes) -> None:
+        done = 0
+        while done < len(dest):
+            chunk, skip = divmod(start + done, self._chunk)
+            piece = self._chunks[chunk][skip : skip + len(dest) - done]
+            copy_bytes(piece, dest[done : done + len(piece)])
+            done += len(piece)
+
+
+class RayEngine:
+    """Bundles in Ray's object store; see `Engine`. It can't be used in the child of a fork.
+
+    Parameters
+    ----------
+    address
+        Where Ray is, if this process isn't attached to it; empty for the one of this machine.
+    namespace
+        Ray namespace of the registry.
+    chunk
+        Bytes of an object at most.
+    pool
+        Bytes of free memory that this process keeps for its next puts.
+    timeout
+        Seconds that a call may take.
+    """
+
+    scheme = "ray"
+    networked = False  # Ray moves the bytes; reading them all to check them would undo its zero-copy reads
+
+    def __init__(self, *, address: str, namespace: str, chunk: int, pool: int, timeout: float) -> None:
+        attach(address)
+        self._session = Session(namespace, timeout)
+        self._pool = StagingPool(pool)
+        self._chunk = chunk
+
+    def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int) -> Writer:
+        self._session.registry()  # fails before anything is packed
+        return RayWriter(self._session, self._pool, key, payload_nbytes, self._chunk)
+
+    def open(self, key: str) -> Reader:
+        found = self._find(key)
+        try:
+            small = all(isinstance(chunk, np.ndarray) for chunk in found.chunks)
+            chunks = found.chunks if small else self._session.wait(found.chunks, f"reading the bundle {key}")
+        except EngineError:
+            self._find(key)  # if it was removed meanwhile, that is what to say
+            raise
+        return RayReader(found, chunks)
+
+    def remove(self, key: str) -> bool:
+        removed: bool = self._session.call("remove", key)
+        return removed
+
+    def list(self) -> list[str]:
+        keys: list[str] = self._session.call("list")
+        return keys
+
+    def usage(self) -> Usage:
+        bundles, nbytes = self._session.call("usage")
+        return Usage(bundles=bundles, live_nbytes=nbytes, pooled_nbytes=self._pool.nbytes)
+
+    def close(self) -> None:
+        self._pool.clear()
+
+    def _find(self, key: str) -> Found:
+        found: Found | None = self._session.call("find", key)
+        if found is None:
+            raise BundleNotFoundError(f"there is no bundle {key} in Ray: it was removed, or its registry has died")
+        return found
+
+
+def joined(taken: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Join sorted (start, stop) that touch, overlap, or have only padding between them."""
+    pieces = [taken[0]]
+    for start, stop in taken[1:]:
+        if start - pieces[-1][1] < ALIGNMENT:
+            pieces[-1] = (pieces[-1][0], max(pieces[-1][1], stop))
+        else:
+            pieces.append((start, stop))
+    return pieces

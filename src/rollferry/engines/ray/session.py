@@ -1,0 +1,151 @@
+"""The connection to Ray: attaching, the actors, and calls that end in bounded time."""
+
+import os
+import socket
+import threading
+from typing import Any
+
+import ray
+from ray import exceptions
+from ray._private import services
+
+from rollferry.engines.ray.actors import Registry
+from rollferry.errors import EngineError, EngineFullError
+
+__all__ = ["Session", "attach"]
+
+REGISTRY_NAME = "rollferry-registry-1"  # the number changes with what the actors understand
+PROBE_SECONDS = 10
+ATTACHING = threading.Lock()
+FORKED = threading.Event()  # set in the child of a process that was attached
+os.register_at_fork(after_in_child=lambda: FORKED.set() if ray.is_initialized() else None)
+
+
+def attach(address: str) -> None:
+    """Attach this process to Ray, unless it is. Raises EngineError where that can't be."""
+    if FORKED.is_set():
+        refuse_fork()
+    with ATTACHING:
+        if not ray.is_initialized():
+            try:
+                probe(address)
+                ray.init(address=address or "auto", ignore_reinit_error=True, log_to_driver=False)
+            except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
+                where = f"at {address}" if address else "on this machine"
+                raise EngineError(
+                    f"there is no Ray to attach to {where}: {error}. Start one with `ray start --head`, or call ray.init() "
+                    "before connecting"
+                ) from error
+            return
+    if ray.util.client.ray.is_connected():
+        raise EngineError(
+            "ray:// does not work through Ray Client, which has no object store; run as a job or on a node"
+        )
+    current = ray.get_runtime_context().gcs_address
+    if address not in ("", current):
+        raise EngineError(f"this process is attached to Ray at {current}, not at {address}; connect with ray://")
+
+
+def probe(address: str) -> None:
+    """Raise ConnectionError or OSError where nothing answers; ray.init would try for minutes."""
+    where = services.canonicalize_bootstrap_address_or_die(address or "auto")
+    host, _, port = where.rpartition(":")
+    socket.create_connection((host.strip("[]"), int(port)), PROBE_SECONDS).close()
+
+
+def refuse_fork() -> None:
+    """Raise the EngineError for the child of a fork."""
+    raise EngineError("Ray does not survive a fork; start a fresh process (multiprocessing: spawn) and connect there")
+
+
+class Session:
+    """The actors of one Ray namespace. Thread-safe.
+
+    Parameters
+    ----------
+    namespace
+        The namespace.
+    timeout
+        Seconds that a call may take.
+    """
+
+    def __init__(self, namespace: str, timeout: float) -> None:
+        self.timeout = timeout
+        self._namespace = namespace
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._registry: Any = None
+        self._keeper: Any = None
+        self._dead_keeper = ""
+
+    def registry(self) -> Any:
+        """Give the registry; it is started if there is none."""
+        self._check()
+        with self._lock:
+            if self._registry is None:
+                try:
+                    actor = ray.remote(Registry).options(
+                        name=REGISTRY_NAME,
+                        namespace=self._namespace,
+                        lifetime="detached",
+                        get_if_exists=True,
+                        num_cpus=0,
+                        max_restarts=0,
+                    )
+                    self._registry = actor.remote()
+                except (exceptions.RayError, ValueError, RuntimeError, OSError) as error:
+                    raise EngineError(f"the registry can't be reached or started: {error}") from error
+            return self._registry
+
+    def keeper(self) -> Any:
+        """Give the keeper of this node."""
+        self._check()
+        with self._lock:
+            if self._keeper is not None:
+                return self._keeper
+        registry = self.registry()
+        node = ray.get_runtime_context().get_node_id()
+        keeper = self.wait(registry.keeper.remote(node, self._dead_keeper), "finding the keeper of this node")
+        with self._lock:
+            self._keeper = keeper
+        return keeper
+
+    def _check(self) -> None:
+        """Raise EngineError where Ray can't be called; it would hang, or start a Ray of its own."""
+        if os.getpid() != self._pid:
+            refuse_fork()
+        if not ray.is_initialized():
+            raise EngineError("this process is no longer attached to Ray, by ray.shutdown(); connect again")
+
+    def forget(self) -> None:
+        """Look for the actors anew the next time."""
+        with self._lock:
+            if self._keeper is not None:
+                self._dead_keeper = self._keeper._actor_id.hex()  # noqa: SLF001  # no public way
+            self._registry = self._keeper = None
+
+    def call(self, method: str, *args: Any) -> Any:
+        """Call a method of the registry."""
+        registry = self.registry()
+        return self.wait(getattr(registry, method).remote(*args), f"{method} of the registry")
+
+    def wait(self, refs: Any, what: str) -> Any:
+        """Give the values of references. Raises EngineError where there are none in time."""
+        try:
+            return ray.get(refs, timeout=self.timeout)
+        except exceptions.GetTimeoutError as error:
+            self.forget()
+            raise EngineError(
+                f"{what} took longer than {self.timeout:g} s (ray://?timeout=...); is Ray alive?"
+            ) from error
+        except exceptions.ActorDiedError as error:
+            self.forget()
+            raise EngineError(
+                f"{what} failed, since an actor that holds the bundles has died; those it held are lost, and the next put "
+                f"starts a new one: {error}"
+            ) from error
+        except (exceptions.ObjectStoreFullError, exceptions.OutOfDiskError) as error:
+            raise EngineFullError(f"Ray's object store is full: {error}", needed=0, free=0) from error
+        except exceptions.RayError as error:
+            self.forget()
+            raise EngineError(f"{what} failed: {error}") from error

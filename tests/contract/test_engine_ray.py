@@ -1,0 +1,340 @@
+"""ray:// keeps the contract, on a Ray that is really started."""
+
+import json
+import os
+import secrets
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import rollferry
+from rollferry.engines.registry import open_engine
+from rollferry.errors import BundleNotFoundError, EngineError
+from rollferry.testing import assert_same
+from rollferry.testing.contracts import EngineContract, get, payload_of, put
+
+ray = pytest.importorskip("ray", reason="Ray isn't installed: pip install 'rollferry[ray]'")
+
+ROOT = Path(__file__).parents[2]
+SOURCE = str(Path(rollferry.__file__).parents[1])
+# Ray warns of its own future, in whichever of its modules is imported first, and leaves pipes and log files to the collector.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def session() -> Iterator[str]:
+    """A Ray of this module's own; its address."""
+    ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    os.environ["PYTHONPATH"] = os.pathsep.join([SOURCE, *filter(None, [os.environ.get("PYTHONPATH")])])
+    ray.init(address="local", num_cpus=2, object_store_memory=1 << 30, include_dashboard=False, log_to_driver=False)
+    yield ray.get_runtime_context().gcs_address
+    ray.shutdown()
+
+
+def kill_registry(namespace: str) -> None:
+    ray.kill(ray.get_actor("rollferry-registry-1", namespace=namespace))
+
+
+@pytest.fixture
+def namespace() -> Iterator[str]:
+    """A namespace of the test's own."""
+    name = secrets.token_hex(8)
+    yield name
+    try:
+        kill_registry(name)
+    except ValueError:
+        pass
+
+
+def store_bytes() -> int:
+    """Bytes that Ray's object store holds."""
+    return int(ray.cluster_resources()["object_store_memory"] - ray.available_resources().get("object_store_memory", 0))
+
+
+class TestRay(EngineContract):
+    @pytest.fixture(params=["512mb", "64"])
+    def url(self, request: pytest.FixtureRequest, namespace: str) -> str:
+        chunk = request.param
+        if chunk == "64" and any(
+            word in request.node.name for word in ("threads", "usage", "readers", "outlives", "100003")
+        ):
+            chunk = "8kb"  # thousands of objects are no use to anybody
+        return f"ray://?namespace={namespace}&chunk={chunk}"
+
+
+BATCH = {
+    "tokens": [np.arange(n, dtype=np.int32) for n in (7, 4, 0, 300_000)],
+    "rewards": [0.5, 1.0, float("nan"), -0.0],
+    "metadata": [{"tools": ("calc",), "teacher": None}, {}, None, [1, "two"]],
+}
+
+GET_IN_DRIVER = """
+import sys, json, rollferry
+address, namespace, path = sys.argv[1:]
+ferry = rollferry.connect(f"ray://{address}?namespace={namespace}")
+batch = ferry.get(open(path).read())
+print(json.dumps([batch["tokens"][3].sum().item(), repr(batch["rewards"]), repr(batch["metadata"])]))
+"""
+
+
+class Worker:
+    def __init__(self, namespace: str) -> None:
+        self.ferry = rollferry.connect(f"ray://?namespace={namespace}")
+
+    def put(self, path: str) -> int:
+        Path(path).write_text(self.ferry.put(BATCH).to_json())
+        return os.getpid()
+
+    def get(self, path: str) -> Any:
+        return self.ferry.get(Path(path).read_text())
+
+
+def digest(batch: Any) -> list[Any]:
+    return [batch["tokens"][3].sum().item(), repr(batch["rewards"]), repr(batch["metadata"])]
+
+
+def test_ref_in_a_file_outlives_its_producer_in_actors_and_drivers(
+    namespace: str, session: str, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "ref.json")
+    actor = ray.remote(Worker).options(num_cpus=0)
+    producer, consumer = actor.remote(namespace), actor.remote(namespace)
+    os.kill(ray.get(producer.put.remote(path), timeout=60), 9)
+    time.sleep(2)  # what Ray frees when a process dies is freed now
+    assert json.loads(Path(path).read_text())["engine"] == "ray"
+    assert_same(ray.get(consumer.get.remote(path), timeout=60), BATCH)
+    with rollferry.connect(f"ray://?namespace={namespace}") as ferry:
+        assert_same(ferry.get(Path(path).read_text()), BATCH)
+    done = subprocess.run(
+        [sys.executable, "-c", GET_IN_DRIVER, session, namespace, path], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == digest(BATCH)
+
+
+def test_ref_of_another_driver_outlives_it(namespace: str, session: str, tmp_path: Path) -> None:
+    path = tmp_path / "ref.json"
+    code = (
+        "import sys, numpy as np, rollferry\n"
+        "ferry = rollferry.connect(f'ray://{sys.argv[1]}?namespace={sys.argv[2]}')\n"
+        "open(sys.argv[3], 'w').write(ferry.put({'rows': [np.arange(100_000), np.arange(3)]}).to_json())\n"
+    )
+    subprocess.run([sys.executable, "-c", code, session, namespace, str(path)], check=True, timeout=120)
+    time.sleep(2)
+    with rollferry.connect(f"ray://?namespace={namespace}") as ferry:
+        assert_same(ferry.get(path.read_text()), {"rows": [np.arange(100_000), np.arange(3)]})
+
+
+def test_hundred_rounds_return_to_the_base_line(namespace: str) -> None:
+    with rollferry.connect(f"ray://?namespace={namespace}") as ferry:
+        batch = {"rows": [np.arange(1 << 20), np.arange(1 << 20)]}  # 16 MiB; a hundred don't fit
+        ferry.remove(ferry.put(batch))
+        time.sleep(2)
+        base = store_bytes()
+        highest = 0
+        for n in range(100):
+            ref = ferry.put(batch)
+            if n % 2:
+                assert len(ferry.get(ref, readonly=n % 4 == 1)["rows"][0]) == 1 << 20
+            assert ferry.remove(ref) is True
+            highest = max(highest, store_bytes())
+        deadline = time.monotonic() + 20
+        while store_bytes() > base and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert store_bytes() <= base
+        assert highest - base < 600 << 20
+        assert ferry.usage().live_nbytes == 0
+
+
+def test_held_bundles_are_seen_in_the_store(namespace: str) -> None:
+    with rollferry.connect(f"ray://?namespace={namespace}") as ferry:
+        base = store_bytes()
+        ref = ferry.put({"rows": [np.zeros(32 << 20, np.uint8)]})
+        deadline = time.monotonic() + 20
+        while store_bytes() < base + (32 << 20) and time.monotonic() < deadline:
+            time.sleep(0.1)
+        assert store_bytes() >= base + (32 << 20)
+        ferry.remove(ref)
+
+
+def test_dead_registry(namespace: str) -> None:
+    with rollferry.connect(f"ray://?namespace={namespace}&timeout=20") as ferry:
+        ref = ferry.put(BATCH)
+        assert_same(ferry.get(ref), BATCH)
+        kill_registry(namespace)
+        start = time.monotonic()
+        with pytest.raises(EngineError, match="died"):
+            ferry.get(ref)
+        with pytest.raises(BundleNotFoundError):
+            ferry.get(ref)
+        assert time.monotonic() - start < 25
+        again = ferry.put(BATCH)
+        assert_same(ferry.get(again), BATCH)
+        assert ferry.list() == [again.id]
+
+
+def test_dead_registry_is_an_error_of_put(namespace: str) -> None:
+    with rollferry.connect(f"ray://?namespace={namespace}&timeout=20") as ferry:
+        ferry.put(BATCH)
+        kill_registry(namespace)
+        with pytest.raises(EngineError):
+            ferry.put(BATCH)
+        assert_same(ferry.get(ferry.put(BATCH)), BATCH)
+        assert ferry.usage().bundles == 1
+
+
+def test_dead_keeper(namespace: str) -> None:
+    engine = open_engine(f"ray://?namespace={namespace}&timeout=20")
+    key = put(engine, payload_of(1_000_000))
+    ray.kill(engine._session.keeper())  # type: ignore[attr-defined]
+    time.sleep(1)
+    start = time.monotonic()
+    with pytest.raises(EngineError):
+        get(engine, key)
+    assert time.monotonic() - start < 45
+    try:
+        put(engine, payload_of(10))
+    except EngineError:  # the one that notices
+        pass
+    assert get(engine, put(engine, payload_of(1_000_000, seed=3))).tobytes() == payload_of(1_000_000, seed=3)
+    engine.remove(key)
+
+
+def test_unreachable_staging_goes_over_the_object_store(namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rollferry.engines.ray.staging import Staging
+
+    describe = Staging.describe
+    monkeypatch.setattr(Staging, "describe", lambda *args: describe(*args)._replace(identity=(0, 0)))
+    engine = open_engine(f"ray://?namespace={namespace}&chunk=300kb")
+    payload = payload_of(1_000_000)
+    assert get(engine, put(engine, payload)).tobytes() == payload
+    assert get(engine, put(engine, b"")).tobytes() == b""
+
+
+def test_readonly_is_zero_copy_and_lives_on(namespace: str) -> None:
+    with rollferry.connect(f"ray://?namespace={namespace}") as ferry:
+        batch = {"rows": [np.arange(300_000), np.arange(200_000)], "texts": ["a", "ü" * 1000], "x": np.ones(3)}
+        ref = ferry.put(batch)
+        first, second = ferry.get(ref, readonly=True), ferry.get(ref, readonly=True)
+        assert_same(first, batch)
+        assert first["rows"][0].ctypes.data == second["rows"][0].ctypes.data  # one memory
+        assert not first["rows"][0].flags.writeable
+        with pytest.raises(ValueError):
+            first["rows"][0].setflags(write=True)
+        private = ferry.get(ref)
+        private["rows"][0][:] = 0
+        held = first["rows"]
+        del first, second, private
+        assert ferry.remove(ref)
+        for n in range(60):  # more than the store has
+            ferry.remove(ferry.put({"rows": [np.full(4 << 20, n)]}))
+        assert_same(held, batch["rows"])
+
+
+def test_readonly_tensors_are_writable(namespace: str) -> None:
+    torch = pytest.importorskip("torch", reason="torch isn't installed: pip install 'rollferry[torch]'")
+    with rollferry.connect(f"ray://?namespace={namespace}") as ferry:
+        batch = {"t": [torch.arange(100_000), torch.arange(4)], "a": [np.arange(5)]}
+        got = ferry.get(ferry.put(batch), readonly=True)
+        assert_same(got, batch)
+        got["t"][0][0] = 9
+        assert not got["a"][0].flags.writeable
+
+
+def test_cut_members(namespace: str) -> None:
+    with rollferry.connect(f"ray://?namespace={namespace}&chunk=1000") as ferry:
+        batch = {"rows": [np.arange(5000, dtype=np.int16), np.arange(3, dtype=np.int16)], "n": list(range(700))}
+        ref = ferry.put(batch)
+        for readonly in (False, True):
+            assert_same(ferry.get(ref, readonly=readonly), batch)
+
+
+def test_round_trip_cases(namespace: str) -> None:
+    cases = pytest.importorskip("tests.roundtrip.cases", reason="the cases need torch and pillow").CASES
+    with rollferry.connect(f"ray://?namespace={namespace}") as ferry:
+        for name, make in cases.items():
+            ref = ferry.put(make())
+            for readonly in (False, True):
+                try:
+                    assert_same(ferry.get(ref.to_json(), readonly=readonly), make())
+                except AssertionError as error:
+                    raise AssertionError(f"{name}, readonly={readonly}") from error
+            ferry.remove(ref)
+        whole = {name: make() for name, make in cases.items()}
+        ref = ferry.put(whole)
+        assert_same(ferry.get(ref), whole)
+        assert_same(ferry.get(ref, readonly=True), whole)
+
+
+def test_fork_is_refused(namespace: str) -> None:
+    with rollferry.connect(f"ray://?namespace={namespace}") as ferry:
+        ref = ferry.put({"x": 1})
+        pid = os.fork()
+        if pid == 0:
+            status = 1
+            try:
+                for action in (
+                    lambda: ferry.get(ref),
+                    lambda: ferry.put({"x": 1}),
+                    lambda: rollferry.connect("ray://"),
+                ):
+                    try:
+                        action()
+                    except EngineError as error:
+                        assert "fork" in str(error)
+                    else:
+                        raise AssertionError
+                status = 0
+            finally:
+                os._exit(status)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+        assert ferry.get(ref) == {"x": 1}
+
+
+@pytest.mark.parametrize(
+    "url", ["ray://?chunk=0", "ray://?timeout=x", "ray://?timeout=-1", "ray:///path", "ray://?nope=1"]
+)
+def test_bad_urls(url: str) -> None:
+    with pytest.raises(EngineError):
+        open_engine(url)
+
+
+def test_another_address_is_refused() -> None:
+    with pytest.raises(EngineError, match="attached"):
+        open_engine("ray://10.1.2.3:6379")
+
+
+def test_no_ray_running() -> None:
+    code = "import rollferry; rollferry.connect('ray://')"
+    env = {**os.environ, "RAY_TMPDIR": "/nonexistent", "RAY_ADDRESS": "127.0.0.1:1"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=env)
+    assert "EngineError: there is no Ray to attach to" in done.stderr
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_example(mode: str, session: str) -> None:
+    code = "import sys, ray, runpy; ray.init(address=sys.argv.pop(1)); runpy.run_path(sys.argv.pop(1), run_name='__main__')"
+    example = str(ROOT / "examples" / "ray_pipeline.py")
+    command = [sys.executable, "-c", code, session, example, "--mode", mode, "--steps", "3", "--samples", "500"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "trained on 3000 of 3000 samples; 0 bundles left" in done.stdout
+
+
+@pytest.mark.parametrize("script", ["ray_two_nodes.py", "ray_shutdown.py"])
+def test_in_a_process_of_its_own(script: str) -> None:
+    command = [sys.executable, str(Path(__file__).with_name(script))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("ok\n")
