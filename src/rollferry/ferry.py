@@ -40,8 +40,9 @@ def connect(
     ----------
     url
         Where bundles live: ``shm://`` (shared memory of this machine), ``shm:///some/directory``, both with the option
-        ``?pool=SIZE`` (most bytes of free segments to keep, such as ``8gb``), ``inproc://`` (this process), or
-        ``mooncake://HOST:PORT`` (Mooncake Store with its master there; docs/mooncake.md has its options).
+        ``?pool=SIZE`` (most bytes of free segments to keep, such as ``8gb``), ``ray://`` (the Ray cluster that runs),
+        ``mooncake://HOST:PORT`` (Mooncake Store, with its master there), or ``inproc://`` (this process). docs/ray.md and
+        docs/mooncake.md have the options of these engines.
         By default the environment variable ``ROLLFERRY_URL``, and without it ``shm://``.
     namespace
         Name under which bundles are put: letters, digits, ``-`` and ``_``, at most 63.
