@@ -100,7 +100,7 @@ def test_what_is_no_plain_memory_is_refused_by_name(name: str, place: int) -> No
 
 
 def test_a_tensor_under_vmap_is_refused() -> None:
-    with rollferry.connect("inproc://") as ferry:
+    with rollferry.connect("inproc://vmap") as ferry:
 
         def put(row: torch.Tensor) -> torch.Tensor:
             with pytest.raises(UnsupportedValueError, match="a"):
