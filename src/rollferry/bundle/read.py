@@ -28,7 +28,7 @@ def read(
         manifest, digest = load(reader.manifest, reader.payload_nbytes)
         if (digest, manifest.id, manifest.payload_nbytes, manifest.rows) != (ref.digest, ref.id, ref.nbytes, ref.rows):
             raise RefError(f"bad reference: the bundle {ref.key} is not the one it was made for")
-        writable = not readonly or holds_tensors(manifest)
+        writable = not readonly or any(spec.needs_writable() for spec in manifest.columns)
         members = reader.fetch([(member.offset, member.nbytes) for member in manifest.members], writable=writable)
     except BundleError as error:
         raise type(error)(f"bundle {ref.key}: {error}") from error
@@ -46,12 +46,6 @@ def read(
         raise BundleError(f"bundle {ref.key} has values of a package that can't be imported here: {error}") from error
     except Exception as error:
         raise BundleError(f"bundle {ref.key} can't be rebuilt: {error}") from error
-
-
-def holds_tensors(manifest: Manifest) -> bool:
-    """Whether tensors come back, which are always writable."""
-    specs = manifest.columns
-    return any(getattr(spec, "library", "") == "torch" or getattr(spec, "returns", "") == "tensor" for spec in specs)
 
 
 @contextmanager

@@ -66,6 +66,9 @@ class ArraySpec(Spec, frozen=True, kw_only=True):
         """Give the library whose arrays come back."""
         return library_named(RETURNED.get(self.returns or "", self.library))
 
+    def needs_writable(self) -> bool:
+        return self.library == "torch" or self.returns == "tensor"
+
     def is_array_form(self, specs: Sequence[Spec]) -> bool:
         return True
 

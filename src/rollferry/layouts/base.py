@@ -78,6 +78,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_def
         """Whether the values are arrays, None, or lists of numbers, so that they can come back as arrays."""
         return False
 
+    def needs_writable(self) -> bool:
+        """Whether the values are tensors, which can't be read-only, so that their memory has to be writable."""
+        return False
+
     def dtype_name(self) -> str:
         """Give the dtype of the stored numbers as text, empty where there is none."""
         return ""

@@ -124,6 +124,9 @@ class Numbers(Spec, frozen=True, tag="numbers"):
         library = library_named("torch") if self.returns == "tensor" else NUMPY
         return library.split_rows(self.array(source), offsets)
 
+    def needs_writable(self) -> bool:
+        return self.returns == "tensor"
+
     def row_layout_name(self, specs: Sequence[Spec]) -> str:
         return self.layout
 

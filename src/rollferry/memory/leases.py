@@ -11,7 +11,7 @@ import numpy.typing as npt
 from rollferry import _native
 from rollferry.errors import EngineFullError
 
-__all__ = ["CPUS", "THREAD_BYTES", "Bytes", "allocate", "bytes_of", "copy_bytes", "frozen"]
+__all__ = ["Bytes", "allocate", "bytes_of", "copy_bytes", "frozen", "gather"]
 
 Bytes = npt.NDArray[np.uint8]
 HUGE_PAGE = 2 << 20
@@ -39,7 +39,12 @@ def allocate(nbytes: int) -> Bytes:
 
 def copy_bytes(source: Bytes, dest: Bytes) -> None:
     """Copy contiguous bytes, on several threads if they are many, without the GIL."""
-    _native.spans_of_buffers([source]).gather(dest, 0, min(CPUS, 1 + len(dest) // THREAD_BYTES))
+    gather(_native.spans_of_buffers([source]), dest, 0)
+
+
+def gather(spans: _native.Spans, dest: Bytes, start: int) -> None:
+    """Fill `dest` with the bytes of spans from `start` on, on several threads if they are many, without the GIL."""
+    spans.gather(dest, start, min(CPUS, 1 + len(dest) // THREAD_BYTES))
 
 
 def bytes_of(lease: _native.Lease) -> Bytes:

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from rollferry import _native
-from rollferry.memory.leases import CPUS, THREAD_BYTES, Bytes
+from rollferry.memory.leases import Bytes, gather
 
 __all__ = ["ALIGNMENT", "CopyPlan", "Member", "Source", "SpanSource"]
 
@@ -60,7 +60,7 @@ class SpanSource:
 
     def gather(self, dest: Bytes, start: int) -> None:
         """Fill `dest` with the bytes from `start` on."""
-        self._spans.gather(dest, start, min(CPUS, 1 + len(dest) // THREAD_BYTES))
+        gather(self._spans, dest, start)
 
 
 class CopyPlan:

@@ -98,12 +98,12 @@ class ShmWriter:
         self._end(keep=True)
 
     def abort(self) -> None:
-        named = self._segment is not None and self._segment.path is not None
+        path = None if self._segment is None else self._segment.path
         try:
-            if self._segment is not None and self._segment.path is not None:
-                self._pool.put_back(self._segment.path)
+            if path is not None:
+                self._pool.put_back(path)
         finally:
-            self._end(keep=named)
+            self._end(keep=path is not None)
 
     def _end(self, *, keep: bool) -> None:
         self.chunks = []
