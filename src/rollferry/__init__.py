@@ -39,6 +39,7 @@ from rollferry.layouts.lazy import LazyRows
 from rollferry.layouts.register import register
 from rollferry.refs import TransferRef
 from rollferry.schema import FieldSchema, Schema
+from rollferry.timings import Timing
 
 __version__ = version("rollferry")
 
@@ -59,6 +60,7 @@ __all__ = [
     "RollferryWarning",
     "Schema",
     "SchemaError",
+    "Timing",
     "TransferRef",
     "UnsupportedValueError",
     "Usage",

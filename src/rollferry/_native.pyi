@@ -10,7 +10,9 @@ TextKind: TypeAlias = Literal["str", "bytes", "bytearray"]
 
 class Spans:
     nbytes: int
+    contiguous: bool
     copied: bool
+    def __buffer__(self, flags: int, /) -> memoryview: ...
     def gather(self, dest: WritableBuffer, start: int, threads: int) -> None: ...
 
 class Lease:

@@ -176,12 +176,12 @@ def test_existing_object_is_never_taken_as_ours(url: str) -> None:
     engine = open_engine(url)
     for nbytes in (10, 10_000):
         for n in range(2):
-            writer = engine.begin("default.same", nbytes, 1)
             if n:
                 with pytest.raises(EngineError, match="exists already"):
-                    writer.publish(b"2")
-                writer.abort()
+                    engine.begin("default.same", nbytes, 1)
             else:
+                writer = engine.begin("default.same", nbytes, 1)
+                list(writer.chunks)
                 writer.publish(b"1")
         assert engine.open("default.same").manifest == b"1"
         assert engine.remove("default.same")

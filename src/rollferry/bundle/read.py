@@ -1,18 +1,18 @@
 """Reading a bundle: manifest first, checked as a whole; then its members, rebuilt field by field."""
 
 import gc
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Literal
 
-import xxhash
-
+from rollferry.bundle.checksums import check_payload
 from rollferry.bundle.manifest import Field, Manifest, load
-from rollferry.engines.base import Bytes, Engine
+from rollferry.engines.base import Engine
 from rollferry.errors import BundleError, RefError, RollferryError
 from rollferry.layouts.decoder import Decoder
 from rollferry.layouts.numbers import Numbers
 from rollferry.refs import TransferRef
+from rollferry.timings import Stopwatch
 
 __all__ = ["Verify", "read"]
 
@@ -20,7 +20,14 @@ Verify = Literal["auto", "manifest", "full"]
 
 
 def read(
-    engine: Engine, ref: TransferRef, *, verify: Verify, readonly: bool, lazy: bool, allow_pickle: bool
+    engine: Engine,
+    ref: TransferRef,
+    *,
+    verify: Verify,
+    readonly: bool,
+    lazy: bool,
+    allow_pickle: bool,
+    watch: Stopwatch,
 ) -> dict[Any, Any]:
     """Rebuild the batch of a reference over leased memory."""
     reader = engine.open(ref.key)
@@ -28,18 +35,23 @@ def read(
         manifest, digest = load(reader.manifest, reader.payload_nbytes)
         if (digest, manifest.id, manifest.payload_nbytes, manifest.rows) != (ref.digest, ref.id, ref.nbytes, ref.rows):
             raise RefError(f"bad reference: the bundle {ref.key} is not the one it was made for")
+        watch.lap("open")
         writable = not readonly or any(spec.needs_writable() for spec in manifest.columns)
         members = reader.fetch([(member.offset, member.nbytes) for member in manifest.members], writable=writable)
     except BundleError as error:
         raise type(error)(f"bundle {ref.key}: {error}") from error
     finally:
         reader.close()
+    watch.lap("fetch")
     try:
         if verify == "full" or (verify == "auto" and engine.networked):
-            check_payload(manifest, members, ref.key)
+            check_payload(members, manifest.checksums, ref.key)
+            watch.lap("verify")
         decoder = Decoder(manifest.columns, members.__getitem__, allow_pickle=allow_pickle, readonly=readonly)
         with paused_collector():
-            return rebuild(manifest, decoder, lazy=lazy)
+            batch = rebuild(manifest, decoder, lazy=lazy)
+        watch.lap("rebuild")
+        return batch
     except (RollferryError, MemoryError, TimeoutError):  # a signal handler's too
         raise
     except ImportError as error:
@@ -58,16 +70,6 @@ def paused_collector() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-def check_payload(manifest: Manifest, members: Sequence[Bytes], key: str) -> None:
-    """Raise BundleError unless every member has its checksum."""
-    sums = manifest.checksums
-    if sums is None:
-        raise BundleError('verify="full" needs checksums; connect the putting side with checksum=True')
-    for number, member in enumerate(members):
-        if xxhash.xxh3_64_intdigest(member.data) != int.from_bytes(sums[8 * number : 8 * number + 8], "little"):
-            raise BundleError(f"bundle {key}: member {number} is corrupt: its checksum does not match")
 
 
 def rebuild(manifest: Manifest, decoder: Decoder, *, lazy: bool) -> dict[Any, Any]:
