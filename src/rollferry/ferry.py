@@ -36,6 +36,7 @@ def connect(
     schema: SchemaLike | None = None,
     allow_pickle: bool = False,
     checksum: bool = False,
+    **options: object,
 ) -> "Ferry":
     """Open an engine.
 
@@ -57,6 +58,8 @@ def connect(
     checksum
         Whether put computes checksums of the payload, which ``get(verify="full")`` needs. Engines that use a network have
         them in any case.
+    **options
+        Options of the engine, as in the URL: ``connect("mooncake://HOST:PORT", segment="8gb")``.
 
     Returns
     -------
@@ -71,7 +74,7 @@ def connect(
     """
     if not isinstance(namespace, str) or NAMESPACE_PATTERN.fullmatch(namespace) is None:  # type: ignore[redundant-expr]
         raise ValueError(f"{namespace!r} is no namespace: letters, digits, - and _ are allowed, at most 63")
-    engine = open_engine(url or os.environ.get("ROLLFERRY_URL") or DEFAULT_URL)
+    engine = open_engine(url or os.environ.get("ROLLFERRY_URL") or DEFAULT_URL, **options)
     return Ferry(engine, namespace=namespace, schema=schema, allow_pickle=allow_pickle, checksum=checksum)
 
 

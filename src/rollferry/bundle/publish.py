@@ -44,7 +44,7 @@ def publish(
     writer = engine.begin(key, plan.nbytes, len(data), plan.ready)
     try:
         sums = Checksums(plan.members) if checksum else None
-        for chunk in plan.pack(writer.chunks):
+        for chunk in plan.packed(writer.chunks):
             if sums is not None:
                 sums.add(chunk)
         if sums is not None:

@@ -117,8 +117,8 @@ class CopyPlan:
                     self.ready.append(Ready(member.offset, memory))
         self._ready = dict(self.ready)
 
-    def pack(self, chunks: Iterable[Bytes]) -> Iterator[Bytes]:
-        """Fill chunks, which together are as long as the payload, in order; give each when it is full.
+    def packed(self, chunks: Iterable[Bytes]) -> Iterator[Bytes]:
+        """Give chunks, which together are as long as the payload, in order, each when it was filled.
 
         Bytes between members are left as they are; a chunk boundary may lie anywhere. A chunk that is `ready` memory itself
         needs no filling.

@@ -16,9 +16,9 @@ from rollferry.engines.mooncake.options import Options
 from rollferry.engines.mooncake.pool import Borrowed, Pool
 from rollferry.errors import BundleError, EngineError, EngineFullError, FerryClosedError
 
-__all__ = ["FULL", "MISSING", "Client", "connect"]
+__all__ = ["MISSING", "Client", "connect"]
 
-FULL, INVALID, MISSING, EXISTS = -200, -600, -704, -705
+FULL, INVALID, MISSING, EXISTS, OVER_QUOTA = -200, -600, -704, -705, -1700
 STATUS = {
     -1: "internal error",
     -101: "the segment is gone",
@@ -38,6 +38,7 @@ STATUS = {
     -800: "the transfer failed: the process that lends the memory is gone, or the network is down",
     -900: "the master can't be reached",
     -1010: "the master isn't ready",
+    OVER_QUOTA: "the tenant's quota is used up",
 }
 PASSING = frozenset({-703, -707, -800})  # what may be over the next time
 AT_ONCE = 32  # objects in one call: each may take a connection
@@ -90,8 +91,7 @@ class Client:
             )
         self.replication: Any = module.ReplicateConfig()
         self.replication.replica_num = options.replicas
-        if hasattr(self.replication, "with_hard_pin"):
-            self.replication.with_hard_pin = True
+        self.replication.with_hard_pin = True
         self.pool = Pool(self._register, self._unregister, options.buffer)
         self.borrowed = Borrowed(self._register, self._unregister)
 
@@ -122,8 +122,8 @@ class Client:
                     break
                 time.sleep(pause)
                 self.discard([key])  # half an object that stayed would pass for a whole one
-            if status == FULL:
-                raise self._full(bundle_nbytes)
+            if status in (FULL, OVER_QUOTA):
+                raise self._full(status, bundle_nbytes)
             if status < 0:
                 raise failure(status, f"{key} can't be put")
         except BaseException as error:
@@ -239,12 +239,12 @@ class Client:
             self.pool.close()
             self.store.close()
 
-    def _full(self, nbytes: int) -> EngineFullError:
+    def _full(self, status: int, nbytes: int) -> EngineFullError:
         free = self.free_nbytes()
+        known = "how much is free is unknown" if free is None else f"{free:,} bytes are free, perhaps in pieces"
         return EngineFullError(
-            f"Mooncake Store has no room for {nbytes:,} bytes in {self.options.replicas} replica(s); "
-            + ("how much is free is unknown" if free is None else f"{free:,} bytes are free")
-            + ", perhaps in pieces. Remove bundles, or start clients with a larger ?segment=",
+            f"Mooncake Store has no room for {nbytes:,} bytes in {self.options.replicas} replica(s): {STATUS[status]}; "
+            f"in the whole store, {known}. Remove bundles, or start clients with a larger ?segment=",
             needed=nbytes,
             free=free or 0,
         )
@@ -315,11 +315,14 @@ def failure(status: int, what: str) -> EngineError:
 def load_module() -> Any:
     """Import Mooncake. Raises EngineError that says how to install what is missing."""
     try:
-        return importlib.import_module("mooncake.store")
+        module = importlib.import_module("mooncake.store")
     except ModuleNotFoundError as error:
         raise EngineError(f"mooncake:// needs Mooncake ({error}); install it: {PIP}") from error
     except ImportError as error:
         raise EngineError(f"Mooncake needs shared libraries ({error}); install them: {APT}") from error
+    if not hasattr(module.ReplicateConfig(), "with_hard_pin"):
+        raise EngineError(f"this Mooncake is too old to keep bundles from being evicted; update it: {PIP}")
+    return module
 
 
 def check_surroundings(options: Options) -> str:

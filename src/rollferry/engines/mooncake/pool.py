@@ -6,9 +6,8 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-from rollferry import _native
-from rollferry.errors import EngineError, EngineFullError
-from rollferry.memory.leases import Bytes, bytes_of
+from rollferry.errors import EngineError
+from rollferry.memory.leases import Bytes, allocate, bytes_of
 
 __all__ = ["Borrowed", "Pool", "Region"]
 
@@ -27,11 +26,7 @@ class Region:
     """
 
     def __init__(self, nbytes: int) -> None:
-        try:
-            self.lease = _native.allocate(nbytes)
-        except (MemoryError, OverflowError) as error:
-            raise EngineFullError(f"there is no memory for {nbytes:,} bytes", needed=nbytes, free=0) from error
-        self.memory: Bytes = bytes_of(self.lease)
+        self.memory = allocate(nbytes)
         self.nbytes = nbytes
         self.address = self.memory.ctypes.data
         self.registered = False
@@ -98,7 +93,7 @@ class Pool:
         if not nbytes:
             self.release(region)
             return region.memory[:0]
-        holder = (ctypes.c_ubyte * nbytes).from_buffer(region.lease, start)
+        holder = (ctypes.c_ubyte * nbytes).from_buffer(region.memory.data, start)
         weakref.finalize(holder, self.release, region).atexit = False
         return bytes_of(holder)  # type: ignore[arg-type]  # any buffer serves
 
