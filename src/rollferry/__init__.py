@@ -35,7 +35,7 @@ from rollferry.errors import (
 )
 from rollferry.explain import Explanation, FieldReport
 from rollferry.ferry import Ferry, connect
-from rollferry.layouts.lazy import LazyRows
+from rollferry.layouts.lazy import LazyList, LazyRows
 from rollferry.layouts.register import register
 from rollferry.refs import TransferRef
 from rollferry.schema import FieldSchema, Schema
@@ -54,6 +54,7 @@ __all__ = [
     "FerryClosedError",
     "FieldReport",
     "FieldSchema",
+    "LazyList",
     "LazyRows",
     "RefError",
     "RollferryError",

@@ -173,9 +173,9 @@ class Ferry:
         readonly
             Whether ndarrays come back read-only. Tensors are writable in any case.
         lazy
-            Whether rows of arrays come back as `LazyRows` over values and offsets, in constant time, where the field is
-            a list or tuple of arrays of one dtype and number of dimensions that differ in their first axis at most, without
-            None. (Rows that occur several times are copied for that.)
+            Whether lists and tuples come back in constant time: as `LazyRows` over values and offsets where they hold arrays
+            of one dtype and number of dimensions that differ in their first axis at most, without None (rows that occur
+            several times are copied for that); all others as a `LazyList`, which is rebuilt when it is first looked into.
         verify
             ``manifest``: the manifest's checksum. ``full``: those of the payload too. ``auto``: what suits the engine.
 

@@ -1,8 +1,9 @@
 """Reading a bundle: manifest first, checked as a whole; then its members, rebuilt field by field."""
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Literal
 
 from rollferry.bundle.checksums import check_payload
@@ -10,6 +11,7 @@ from rollferry.bundle.manifest import Field, Manifest, load
 from rollferry.engines.base import Engine
 from rollferry.errors import BundleError, RefError, RollferryError
 from rollferry.layouts.decoder import Decoder
+from rollferry.layouts.lazy import LazyList
 from rollferry.layouts.numbers import Numbers
 from rollferry.refs import TransferRef
 from rollferry.timings import Stopwatch
@@ -43,21 +45,28 @@ def read(
     finally:
         reader.close()
     watch.lap("fetch")
-    try:
+    with rebuilding(ref.key):
         if verify == "full" or (verify == "auto" and engine.networked):
             check_payload(members, manifest.checksums, ref.key)
             watch.lap("verify")
         decoder = Decoder(manifest.columns, members.__getitem__, allow_pickle=allow_pickle, readonly=readonly)
-        with paused_collector():
-            batch = rebuild(manifest, decoder, lazy=lazy)
+        batch = rebuild(manifest, decoder, partial(lazy_field, bundle=ref.key) if lazy else rebuild_field)
         watch.lap("rebuild")
         return batch
+
+
+@contextmanager
+def rebuilding(key: str) -> Iterator[None]:
+    """Turn what goes wrong in rebuilding into BundleError, and pause the cyclic collector meanwhile."""
+    try:
+        with paused_collector():
+            yield
     except (RollferryError, MemoryError, TimeoutError):  # a signal handler's too
         raise
     except ImportError as error:
-        raise BundleError(f"bundle {ref.key} has values of a package that can't be imported here: {error}") from error
+        raise BundleError(f"bundle {key} has values of a package that can't be imported here: {error}") from error
     except Exception as error:
-        raise BundleError(f"bundle {ref.key} can't be rebuilt: {error}") from error
+        raise BundleError(f"bundle {key} can't be rebuilt: {error}") from error
 
 
 @contextmanager
@@ -72,33 +81,43 @@ def paused_collector() -> Iterator[None]:
             gc.enable()
 
 
-def rebuild(manifest: Manifest, decoder: Decoder, *, lazy: bool) -> dict[Any, Any]:
+def rebuild(manifest: Manifest, decoder: Decoder, make: Callable[[Field, Manifest, Decoder], Any]) -> dict[Any, Any]:
     """Rebuild the dict in its original order."""
     keys = [field.key for field in manifest.fields] if manifest.keys is None else decoder.column(manifest.keys)
     if len(keys) != len(manifest.fields):
         raise BundleError("the number of keys is not that of the fields")
     batch = {}
     for key, field in zip(keys, manifest.fields, strict=True):
-        batch[key] = rebuild_field(field, manifest, decoder, lazy=lazy)
+        batch[key] = make(field, manifest, decoder)
     if len(batch) != len(keys):
         raise BundleError("a key occurs twice")
     return batch
 
 
-def rebuild_field(field: Field, manifest: Manifest, decoder: Decoder, *, lazy: bool) -> Any:
+def rebuild_field(field: Field, manifest: Manifest, decoder: Decoder) -> Any:
     """Rebuild the value of one field."""
-    spec = manifest.columns[field.column]
     if field.form == "array":
+        spec = manifest.columns[field.column]
         if not isinstance(spec, Numbers):
             raise BundleError(f"field {field.key!r} is no column of numbers")
         return spec.array(decoder)
-    if lazy and field.form != "value":
-        rows = spec.lazy(decoder)
-        if rows is not None:
-            return rows
     values = decoder.column(field.column)
     if field.form == "value":
         if len(values) != 1:
             raise BundleError(f"field {field.key!r} has {len(values)} values, not one")
         return values[0]
     return tuple(values) if field.form == "tuple" else values
+
+
+def lazy_field(field: Field, manifest: Manifest, decoder: Decoder, *, bundle: str) -> Any:
+    """Give the rows of one field unbuilt; its value if it has no rows."""
+    if field.form in ("array", "value"):
+        return rebuild_field(field, manifest, decoder)
+    spec = manifest.columns[field.column]
+
+    def rebuild_later() -> list[Any]:
+        with rebuilding(bundle):
+            return decoder.column(field.column)
+
+    rows = spec.lazy(decoder)
+    return LazyList(spec.rows, rebuild_later, decoder.lock) if rows is None else rows
