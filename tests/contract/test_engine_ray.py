@@ -43,7 +43,7 @@ def session() -> Iterator[str]:
 
 
 def kill_registry(namespace: str) -> None:
-    ray.kill(ray.get_actor("rollferry-registry-1", namespace=namespace))
+    ray.kill(ray.get_actor("rollferry-registry-2", namespace=namespace))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 import ray
 
 from rollferry.engines.base import Bytes, Reader, Usage, Writer
-from rollferry.engines.ray.actors import Found
+from rollferry.engines.ray.actors import PIECE, SMALL, Found
 from rollferry.engines.ray.session import Session, attach
 from rollferry.engines.ray.staging import Staging, StagingPool
 from rollferry.errors import BundleError, BundleNotFoundError, EngineError
@@ -16,7 +16,6 @@ from rollferry.memory.leases import allocate, copy_bytes
 __all__ = ["RayEngine"]
 
 ALIGNMENT = 64
-SMALL = 512 << 10  # the registry owns a payload up to it, for a call less
 
 
 class RayWriter:
@@ -40,8 +39,9 @@ class RayWriter:
         common = (self._key, manifest)
         try:
             if self._nbytes <= min(SMALL, self._chunk):
-                found = Found(manifest, self._nbytes, [staging.memory[: self._nbytes]] if self._nbytes else [])
-                done = session.call("register", self._key, found, None)
+                payload = staging.memory[: self._nbytes]
+                pieces = [payload[start : start + PIECE].tobytes() for start in range(0, self._nbytes, PIECE)]
+                done = session.call("add", *common, *pieces)
             else:
                 keeper = session.keeper()
                 staged = staging.describe(self._nbytes)
@@ -155,12 +155,13 @@ class RayEngine:
 
     def open(self, key: str) -> Reader:
         found = self._find(key)
-        try:
-            small = all(isinstance(chunk, np.ndarray) for chunk in found.chunks)
-            chunks = found.chunks if small else self._session.wait(found.chunks, f"reading the bundle {key}")
-        except EngineError:
-            self._find(key)  # if it was removed meanwhile, that is what to say
-            raise
+        chunks = found.chunks
+        if not all(isinstance(chunk, np.ndarray) for chunk in chunks):
+            try:
+                chunks = self._session.wait(chunks, f"reading the bundle {key}")
+            except EngineError:
+                self._find(key)  # if it was removed meanwhile, that is what to say
+                raise
         return RayReader(found, chunks)
 
     def remove(self, key: str) -> bool:
@@ -179,10 +180,13 @@ class RayEngine:
         self._pool.clear()
 
     def _find(self, key: str) -> Found:
-        found: Found | None = self._session.call("find", key)
+        found, *pieces = self._session.call("find", key)
         if found is None:
             raise BundleNotFoundError(f"there is no bundle {key} in Ray: it was removed, or its registry has died")
-        return found
+        if isinstance(found, bytes):
+            chunks = [np.frombuffer(piece, np.uint8) for piece in pieces if piece]
+            return Found(found, sum(map(len, chunks)), chunks)
+        return Found(*found)
 
 
 def joined(taken: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

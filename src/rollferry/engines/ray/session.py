@@ -14,7 +14,7 @@ from rollferry.errors import EngineError, EngineFullError
 
 __all__ = ["Session", "attach"]
 
-REGISTRY_NAME = "rollferry-registry-1"  # the number changes with what the actors understand
+REGISTRY_NAME = "rollferry-registry-2"  # the number changes with what the actors understand
 PROBE_SECONDS = 10
 ATTACHING = threading.Lock()
 FORKED = threading.Event()  # set in the child of a process that was attached
@@ -75,7 +75,7 @@ class Session:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._registry: Any = None
-        self._keeper: Any = None
+        self._keeper: tuple[str, Any] | None = None  # its name, and it
         self._dead_keeper = ""
 
     def registry(self) -> Any:
@@ -102,12 +102,12 @@ class Session:
         self._check()
         with self._lock:
             if self._keeper is not None:
-                return self._keeper
+                return self._keeper[1]
         registry = self.registry()
         node = ray.get_runtime_context().get_node_id()
-        keeper = self.wait(registry.keeper.remote(node, self._dead_keeper), "finding the keeper of this node")
+        name, keeper = self.wait(registry.keeper.remote(node, self._dead_keeper), "finding the keeper of this node")
         with self._lock:
-            self._keeper = keeper
+            self._keeper = (name, keeper)
         return keeper
 
     def _check(self) -> None:
@@ -121,7 +121,7 @@ class Session:
         """Look for the actors anew the next time."""
         with self._lock:
             if self._keeper is not None:
-                self._dead_keeper = self._keeper._actor_id.hex()  # noqa: SLF001  # no public way
+                self._dead_keeper = self._keeper[0]
             self._registry = self._keeper = None
 
     def call(self, method: str, *args: Any) -> Any:
