@@ -36,19 +36,21 @@ class RayWriter:
         if staging is None:
             raise EngineError("the bundle was published or aborted already")
         session = self._session
-        common = (self._key, manifest)
+        what = f"publishing the bundle {self._key}"
         try:
             if self._nbytes <= min(SMALL, self._chunk):
                 payload = staging.memory[: self._nbytes]
                 pieces = [payload[start : start + PIECE].tobytes() for start in range(0, self._nbytes, PIECE)]
-                done = session.call("add", *common, *pieces)
+                call = session.registry().add.remote(self._key, manifest, *pieces)
             else:
-                keeper = session.keeper()
-                staged = staging.describe(self._nbytes)
-                done = session.wait(keeper.store.remote(*common, staged, self._chunk, session.timeout), "publishing")
+                place = staging.describe(self._nbytes)
+                call = session.keeper().store.remote(self._key, manifest, place, self._chunk, session.timeout)
+            done = session.wait(call, what, self._nbytes)
             if done is None:  # no shared /proc: over the object store, at the cost of a second copy there
-                chunks = [ray.put(chunk) for chunk in self.chunks]
-                done = session.wait(keeper.adopt.remote(*common, chunks, session.timeout), "publishing")
+                with session.errors(what, 2 * self._nbytes):
+                    chunks = [ray.put(chunk) for chunk in self.chunks]
+                call = session.keeper().adopt.remote(self._key, manifest, chunks, session.timeout)
+                done = session.wait(call, what, self._nbytes)
             if not done:
                 raise EngineError("publishing was given up")
         except BaseException:
@@ -158,7 +160,7 @@ class RayEngine:
         chunks = found.chunks
         if not all(isinstance(chunk, np.ndarray) for chunk in chunks):
             try:
-                chunks = self._session.wait(chunks, f"reading the bundle {key}")
+                chunks = self._session.wait(chunks, f"reading the bundle {key}", found.payload_nbytes)
             except EngineError:
                 self._find(key)  # if it was removed meanwhile, that is what to say
                 raise

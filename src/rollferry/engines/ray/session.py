@@ -3,6 +3,8 @@
 import os
 import socket
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -129,10 +131,16 @@ class Session:
         registry = self.registry()
         return self.wait(getattr(registry, method).remote(*args), f"{method} of the registry")
 
-    def wait(self, refs: Any, what: str) -> Any:
-        """Give the values of references. Raises EngineError where there are none in time."""
-        try:
+    def wait(self, refs: Any, what: str, nbytes: int = 0) -> Any:
+        """Give the values of references, which need so many bytes of the object store; see `errors`."""
+        with self.errors(what, nbytes):
             return ray.get(refs, timeout=self.timeout)
+
+    @contextmanager
+    def errors(self, what: str, nbytes: int) -> Iterator[None]:
+        """Raise EngineError for what goes wrong in Ray, and EngineFullError where it had no room for so many bytes."""
+        try:
+            yield
         except exceptions.GetTimeoutError as error:
             self.forget()
             raise EngineError(
@@ -145,7 +153,14 @@ class Session:
                 f"starts a new one: {error}"
             ) from error
         except (exceptions.ObjectStoreFullError, exceptions.OutOfDiskError) as error:
-            raise EngineFullError(f"Ray's object store is full: {error}", needed=0, free=0) from error
+            free = int(ray.available_resources().get("object_store_memory", 0))
+            raise EngineFullError(
+                f"Ray's object store is full, and so is the disk that it falls back to: {what} needs {nbytes:,} bytes, and "
+                f"{free:,} were free in the cluster when Ray last counted. Remove bundles, or give Ray more "
+                "(object_store_memory)",
+                needed=nbytes,
+                free=free,
+            ) from error
         except exceptions.RayError as error:
             self.forget()
             raise EngineError(f"{what} failed: {error}") from error
