@@ -7,7 +7,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -27,13 +27,6 @@ from rollferry.engines.ray.actors import PIECE, SMALL  # noqa: E402
 
 ROOT = Path(__file__).parents[2]
 SOURCE = str(Path(rollferry.__file__).parents[1])
-# Ray warns of its own future, in whichever of its modules is imported first, and leaves pipes and log files to the collector.
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::FutureWarning:ray"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning:ray"),
-    pytest.mark.filterwarnings("ignore::ResourceWarning"),
-    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
-]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -72,6 +65,13 @@ def namespace() -> Iterator[str]:
 def store_bytes() -> int:
     """Bytes that Ray's object store holds."""
     return int(ray.cluster_resources()["object_store_memory"] - ray.available_resources().get("object_store_memory", 0))
+
+
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
 
 
 class TestRay(EngineContract):
@@ -161,23 +161,18 @@ def test_hundred_rounds_return_to_the_base_line(namespace: str) -> None:
                 assert len(ferry.get(ref, readonly=n % 4 == 1)["rows"][0]) == 1 << 20
             assert ferry.remove(ref) is True
             highest = max(highest, store_bytes())
-        deadline = time.monotonic() + 20
-        while store_bytes() > base and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert store_bytes() <= base
+        wait_until(lambda: store_bytes() <= base)
         assert highest - base < 600 << 20
         assert ferry.usage().live_nbytes == 0
 
 
 def test_held_bundles_are_seen_in_the_store(namespace: str) -> None:
     with rollferry.connect(f"ray://?namespace={namespace}") as ferry:
-        base = store_bytes()
+        wait_until(lambda: store_bytes() < 32 << 20)
         ref = ferry.put({"rows": [np.zeros(32 << 20, np.uint8)]})
-        deadline = time.monotonic() + 20
-        while store_bytes() < base + (32 << 20) and time.monotonic() < deadline:
-            time.sleep(0.1)
-        assert store_bytes() >= base + (32 << 20)
+        wait_until(lambda: store_bytes() >= 32 << 20)
         ferry.remove(ref)
+        wait_until(lambda: store_bytes() < 32 << 20)
 
 
 def test_dead_registry(namespace: str) -> None:

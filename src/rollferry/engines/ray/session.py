@@ -3,6 +3,7 @@
 import os
 import socket
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -77,6 +78,7 @@ class Session:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._registry: Any = None
+        self._doubtful = False  # an actor has died; the name of the registry may lead to a dead one
         self._keeper: tuple[str, Any] | None = None  # its name, and it
         self._dead_keeper = ""
 
@@ -86,18 +88,37 @@ class Session:
         with self._lock:
             if self._registry is None:
                 try:
-                    actor = ray.remote(Registry).options(
-                        name=REGISTRY_NAME,
-                        namespace=self._namespace,
-                        lifetime="detached",
-                        get_if_exists=True,
-                        num_cpus=0,
-                        max_restarts=0,
-                    )
-                    self._registry = actor.remote()
+                    self._registry = self._living() if self._doubtful else self._named()
                 except (exceptions.RayError, ValueError, RuntimeError, OSError) as error:
                     raise EngineError(f"the registry can't be reached or started: {error}") from error
+                self._doubtful = False
             return self._registry
+
+    def _named(self) -> Any:
+        """Give the registry that has the name, which is started if there is none."""
+        actor = ray.remote(Registry).options(
+            name=REGISTRY_NAME,
+            namespace=self._namespace,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0,
+            max_restarts=0,
+        )
+        return actor.remote()
+
+    def _living(self) -> Any:
+        """Give a registry that answers: a dead one has the name until Ray has noticed."""
+        deadline = time.monotonic() + self.timeout
+        while True:
+            actor = self._named()
+            try:
+                ray.get(actor.__ray_ready__.remote(), timeout=max(deadline - time.monotonic(), 0))
+            except exceptions.ActorDiedError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+            else:
+                return actor
 
     def keeper(self) -> Any:
         """Give the keeper of this node."""
@@ -119,9 +140,10 @@ class Session:
         if not ray.is_initialized():
             raise EngineError("this process is no longer attached to Ray, by ray.shutdown(); connect again")
 
-    def forget(self) -> None:
+    def forget(self, *, died: bool = False) -> None:
         """Look for the actors anew the next time."""
         with self._lock:
+            self._doubtful |= died
             if self._keeper is not None:
                 self._dead_keeper = self._keeper[0]
             self._registry = self._keeper = None
@@ -147,7 +169,7 @@ class Session:
                 f"{what} took longer than {self.timeout:g} s (ray://?timeout=...); is Ray alive?"
             ) from error
         except exceptions.ActorDiedError as error:
-            self.forget()
+            self.forget(died=True)
             raise EngineError(
                 f"{what} failed, since an actor that holds the bundles has died; those it held are lost, and the next put "
                 f"starts a new one: {error}"
