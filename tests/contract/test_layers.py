@@ -11,7 +11,7 @@ import pytest
 import rollferry
 
 SOURCE = Path(rollferry.__file__).parent
-EVERYWHERE = {"errors", "refs", "schema", "checks"}  # importable by all
+EVERYWHERE = {"errors", "refs", "schema", "checks", "timings"}  # importable by all
 PUBLIC = "the public API"
 
 #: Part -> the parts that it may import besides itself and those importable everywhere.
@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "refs": set(),
     "schema": set(),
     "checks": set(),
+    "timings": set(),
     "memory": {"_native"},
     "layouts": {"memory", "_native"},
     "engines": {"memory", "_native"},

@@ -56,9 +56,9 @@ class EngineURL(NamedTuple):
 Probe = Callable[[EngineURL], Finding]
 
 
-def open_engine(url: object) -> Engine:
-    """Open the engine that a URL names. Raises EngineError where that can't be."""
-    parsed = parse_url(url)
+def open_engine(url: object, **options: object) -> Engine:
+    """Open the engine that a URL names, with further options. Raises EngineError where that can't be."""
+    parsed = parse_url(url, **options)
     engine: Engine = importlib.import_module(ENGINES[parsed.scheme]).open_engine(parsed)
     return engine
 
@@ -74,8 +74,8 @@ def packages() -> list[Package]:
     return [package for module in ENGINES.values() for package in importlib.import_module(module).PACKAGES]
 
 
-def parse_url(url: object) -> EngineURL:
-    """Take a URL apart. Raises EngineError where it is none, or names no engine."""
+def parse_url(url: object, **options: object) -> EngineURL:
+    """Take a URL apart, with further options. Raises EngineError where it is none, or names no engine."""
     if not isinstance(url, str):
         raise EngineError(f"a URL such as 'shm://' is needed, not {type(url).__name__}")
     try:
@@ -89,10 +89,11 @@ def parse_url(url: object) -> EngineURL:
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError as error:
         raise EngineError(f"the options of {url!r} can't be read: {error}") from None
-    options = dict(pairs)
-    if len(options) < len(pairs) or parts.fragment:
+    pairs += [(name, str(value)) for name, value in options.items()]
+    chosen = dict(pairs)
+    if len(chosen) < len(pairs) or parts.fragment:
         raise EngineError(f"{url!r} has an option twice, or something after a #")
-    return EngineURL(parts.scheme, parts.netloc, unquote(parts.path), options)
+    return EngineURL(parts.scheme, parts.netloc, unquote(parts.path), chosen)
 
 
 def parse_size(text: str) -> int:

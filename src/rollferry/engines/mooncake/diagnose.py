@@ -157,8 +157,8 @@ class Examination:
         try:
             return self._probe(url)
         except EngineFullError as error:
-            if options.segment:
-                found = f"not tried: others lend no free memory, and bundles of theirs could get into what is lent to try it ({error})"
+            if options.segment and (free is None or free < PROBE_SEGMENT):
+                found = f"not tried: others lend no room, and theirs could get into what is lent to try it ({error})"
                 return Finding("warn", found, self._lent)
             return Finding("fail", str(error), self._lent)
 
