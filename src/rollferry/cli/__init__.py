@@ -1,10 +1,11 @@
-"""The command line: ``rollferry demo``, ``rollferry explain FILE``, ``rollferry version``."""
+"""The command line: ``rollferry demo``, ``rollferry doctor [URL]``, ``rollferry explain FILE``, ``rollferry version``."""
 
 from __future__ import annotations
 
 import typer
 
 from rollferry.cli import demo as _demo
+from rollferry.cli import doctor as _doctor
 from rollferry.cli import explain as _explain
 from rollferry.cli import version as _version
 
@@ -18,5 +19,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 app.command("demo")(_demo.demo)
+app.command("doctor")(_doctor.doctor)
 app.command("explain")(_explain.explain)
 app.command("version")(_version.version)
