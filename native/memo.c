@@ -137,6 +137,18 @@ static int is_small(PyObject *item, Py_ssize_t minimum)
     return 0;
 }
 
+/* Whether nothing but `values` and one container refers to any of its items. */
+static int are_alone(PyObject *values, Py_ssize_t n)
+{
+    PyObject *const *items = rf_layout_known ? rf_items(values, n, NULL) : NULL;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (Py_REFCNT(rf_next_item(values, items, i, n)) > 2) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
 static PyObject *memo_unique(PyObject *object, PyObject *args)
 {
     Memo *self = (Memo *)object;
@@ -148,6 +160,9 @@ static PyObject *memo_unique(PyObject *object, PyObject *args)
         return NULL;
     }
     r.count = PyList_Size(r.values);
+    if (!thorough && are_alone(r.values, r.count)) {
+        Py_RETURN_NONE;
+    }
     int failed = 0;
     for (Py_ssize_t i = 0; i < r.count && !failed; i++) {
         PyObject *item = PyList_GetItem(r.values, i);
@@ -182,12 +197,7 @@ static PyObject *are_referenced_elsewhere(PyObject *module, PyObject *values)
         PyErr_SetString(PyExc_TypeError, "a list is needed");
         return NULL;
     }
-    for (Py_ssize_t i = 0; i < PyList_Size(values); i++) {
-        if (Py_REFCNT(PyList_GetItem(values, i)) > 2) {
-            Py_RETURN_TRUE;
-        }
-    }
-    Py_RETURN_FALSE;
+    return PyBool_FromLong(!are_alone(values, PyList_Size(values)));
 }
 
 static PyObject *memo_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)

@@ -61,6 +61,20 @@ PyObject *const *rf_items(PyObject *sequence, Py_ssize_t n, rf_scratch *scratch)
 PyObject **rf_slots(PyObject *sequence, Py_ssize_t n, rf_scratch *scratch);
 /* Hand the slots over to the sequence; if they are not `complete`, drop them and give -1. */
 int rf_fill_slots(PyObject *sequence, Py_ssize_t n, PyObject **slots, bool complete);
+/* Item `i` of an exact list, borrowed: out of `items` where the layout is known, with the one that comes some later
+ * prefetched; else, `items` being NULL, by asking. */
+static inline PyObject *rf_next_item(PyObject *list, PyObject *const *items, Py_ssize_t i, Py_ssize_t n)
+{
+    enum { AHEAD = 16 };
+    if (items == NULL) {
+        return PyList_GetItem(list, i);
+    }
+    if (i + AHEAD < n) {
+        __builtin_prefetch(items[i + AHEAD]);
+    }
+    return items[i];
+}
+
 void rf_scratch_free(rf_scratch *scratch);
 
 /* The value of an exact int of at most 30 bits; false for others, and where the API has to be asked. */

@@ -44,8 +44,9 @@ static PyObject *type_groups(PyObject *module, PyObject *values)
     uint16_t *data = NULL;
     PyTypeObject *last = NULL;
     Py_ssize_t index = 0;
+    PyObject *const *items = rf_layout_known ? rf_items(values, n, NULL) : NULL;
     for (Py_ssize_t i = 0; types != NULL && i < n; i++) {
-        PyTypeObject *type = Py_TYPE(PyList_GetItem(values, i));
+        PyTypeObject *type = Py_TYPE(rf_next_item(values, items, i, n));
         if (type != last) {
             index = type_index(types, type);
             if (index < 0) {
