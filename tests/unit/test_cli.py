@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 import rollferry
 from rollferry.cli import app
 from rollferry.cli.demo import demo
-from rollferry.cli.explain import load_batch
 from rollferry.demo import DEFAULT_STEPS, DemoOptions
+from rollferry.files import load_batch
 
 runner = CliRunner()
 

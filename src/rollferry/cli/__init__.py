@@ -1,9 +1,10 @@
-"""The command line: ``rollferry demo``, ``rollferry explain FILE``, ``rollferry version``."""
+"""The command line: ``rollferry bench``, ``rollferry demo``, ``rollferry explain FILE``, ``rollferry version``."""
 
 from __future__ import annotations
 
 import typer
 
+from rollferry.cli import bench as _bench
 from rollferry.cli import demo as _demo
 from rollferry.cli import explain as _explain
 from rollferry.cli import version as _version
@@ -17,6 +18,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("bench")(_bench.bench)
 app.command("demo")(_demo.demo)
 app.command("explain")(_explain.explain)
 app.command("version")(_version.version)
