@@ -73,8 +73,15 @@ class Child:
         """Number of the process."""
         return self._process.pid
 
-    def ask(self, do: str, **values: Any) -> dict[str, Any]:
-        """Send a request and give its answer.
+    def tell(self, do: str, **values: Any) -> None:
+        """Send a request, whose answer is still to be heard."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # whoever listens hears what happened
+            self._process.stdin.write(json.dumps({"do": do, **values}).encode() + b"\n")
+            self._process.stdin.flush()
+
+    def hear(self) -> dict[str, Any]:
+        """Give the answer to a request.
 
         Raises
         ------
@@ -85,17 +92,18 @@ class Child:
         BenchError
             The child died, or doesn't answer.
         """
-        assert self._process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # listen says what happened
-            self._process.stdin.write(json.dumps({"do": do, **values}).encode() + b"\n")
-            self._process.stdin.flush()
         answer = self.listen()
         if "error" in answer:
             raise (MismatchError if answer["fatal"] else Refused)(answer["error"])
         return answer
 
+    def ask(self, do: str, **values: Any) -> dict[str, Any]:
+        """Send a request and give its answer, as `hear` does."""
+        self.tell(do, **values)
+        return self.hear()
+
     def listen(self) -> dict[str, Any]:
-        """Wait for the next answer."""
+        """Wait for the next line."""
         deadline = time.monotonic() + _ANSWER_SECONDS
         while b"\n" not in self._buffer:
             ready, _, _ = select.select([self._answers], [], [], max(0.0, deadline - time.monotonic()))
@@ -109,6 +117,12 @@ class Child:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
+    def dismiss(self) -> None:
+        """Order it to end, without waiting; leaving the block waits."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()
+
     def said(self) -> str:
         """Give the end of its log."""
         return self._log.read_text(encoding="utf-8", errors="replace")[-_SAID:].strip() or "nothing"
@@ -121,9 +135,7 @@ class Child:
     ) -> None:
         with undisturbed():
             started = _descendants(self.pid)
-            assert self._process.stdin is not None
-            with contextlib.suppress(BrokenPipeError):
-                self._process.stdin.close()  # the order to end
+            self.dismiss()
             try:
                 self._process.wait(_END_SECONDS)
             except subprocess.TimeoutExpired:

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from rollferry.bench.arms import Place
-from rollferry.bench.children import Child
+from rollferry.bench.children import Child, Refused
 from rollferry.bench.plan import Planned
 from rollferry.bench.results import Trial
 
@@ -71,7 +71,7 @@ class Pair:
             raise
 
     def open(self, arm: str) -> None:
-        """Set up an arm on both sides."""
+        """Set up an arm on both sides, at the same time."""
         terms = self._terms
         for side, child in self._sides.items():
             place = Place(
@@ -83,7 +83,15 @@ class Pair:
                 allow_pickle=terms.planned.source.allow_pickle,
                 service=terms.services.get(arm, {}),
             )
-            child.ask("open", arm=arm, place=asdict(place))
+            child.tell("open", arm=arm, place=asdict(place))
+        refusals = []
+        for child in self._sides.values():
+            try:
+                child.hear()
+            except Refused as refusal:
+                refusals.append(refusal)
+        if refusals:
+            raise refusals[0]
 
     def hand_over(self, arm: str) -> HandedOver:
         """Put, get, touch, compare, release and remove."""
@@ -111,4 +119,6 @@ class Pair:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        for child in self._sides.values():
+            child.dismiss()  # so that they end at the same time
         self._stack.close()

@@ -40,6 +40,7 @@ class Worker:
     def open(self, arm: str, place: dict[str, Any]) -> dict[str, Any]:
         """Set up an arm."""
         self._arms[arm] = ARMS[arm](Place(**place))
+        gc.freeze()  # modules are here to stay; collections before each call need not walk them
         return {}
 
     def prepare(self, source: dict[str, Any]) -> dict[str, Any]:

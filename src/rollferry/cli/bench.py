@@ -43,8 +43,9 @@ def bench(
     from rich.console import Console  # here, to keep `--help` fast
 
     from rollferry import RollferryError
-    from rollferry.bench import BenchOptions, choices
-    from rollferry.bench import bench as run
+    from rollferry.bench.options import BenchOptions
+    from rollferry.bench.session import bench as run
+    from rollferry.bench.session import choices
 
     if listing:
         Console().print(choices())
