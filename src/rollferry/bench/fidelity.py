@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rollferry import LazyRows
+from rollferry import LazyList, LazyRows
 from rollferry.bench.errors import MismatchError
 from rollferry.bench.workloads import Batch
 from rollferry.testing import assert_same, differences
@@ -41,7 +41,7 @@ def judge(result: Batch, expected: Batch, *, exact: bool) -> tuple[str, list[str
         They differ although they must not.
     """
     cut = {
-        key: type(expected.get(key, []))(value) if isinstance(value, LazyRows) else value
+        key: type(expected.get(key, []))(value) if isinstance(value, LazyRows | LazyList) else value
         for key, value in result.items()
     }
     if exact:

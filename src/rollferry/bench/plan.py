@@ -21,7 +21,7 @@ Start = Callable[[], Child]
 _FIRST_SAMPLES = 64
 _MEASURED_NBYTES = 8 << 20  # large enough for the memory of objects to be seen
 _QUICK_NBYTES = 8 << 20
-_BASE = 768 << 20  # Python, libraries and services, whatever the batch
+_BASE, _SERVICES = 512 << 20, 768 << 20  # two processes with their libraries; Ray's and Mooncake's own processes
 _SHARE = 0.8  # of the available memory
 
 
@@ -98,8 +98,9 @@ def needed_nbytes(nbytes: int, objects: float, arms: Iterable[str]) -> int:
     """
     batches = 3  # in the producer, the result in the consumer, and what that is compared with
     copies = 2  # the floor's
-    held = sum(ARMS[arm].holds for arm in arms)
-    return _BASE + round(nbytes * (batches * objects + copies + held))
+    chosen = [ARMS[arm] for arm in arms]
+    held = sum(arm.holds for arm in chosen)
+    return _BASE + _SERVICES * any(arm.service for arm in chosen) + round(nbytes * (batches * objects + copies + held))
 
 
 def _kinds(

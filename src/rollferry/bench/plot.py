@@ -63,7 +63,8 @@ def draw(report: Report, baseline: str, path: Path) -> None:
                 _draw_sizes(axes, runs, what)
             else:
                 _draw_ratios(axes, runs[0], what, baseline)
-    _draw_legend(figure, report)
+    if len(report.runs) > len(groups):  # bars have names beside them
+        _draw_legend(figure, report)
     figure.savefig(path, dpi=130)
 
 
@@ -118,9 +119,8 @@ def _draw_legend(figure: Figure, report: Report) -> None:
     present = [name for name in _COLORS if any(name in run.arms for run in report.runs)]
     handles = [Line2D([], [], color=_COLORS[name], linewidth=6) for name in present]
     labels = [ARMS[name].title for name in present]
-    if len(report.runs) > len({run.workload for run in report.runs}):
-        handles.append(Line2D([], [], color=_FLOOR, linestyle=":"))
-        labels.append("floor: copy of the bytes (put), making the views (get)")
+    handles.append(Line2D([], [], color=_FLOOR, linestyle=":"))
+    labels.append("floor: copying the bytes (put), making the views (get)")
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
 
 

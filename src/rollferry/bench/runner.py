@@ -59,8 +59,8 @@ class Workplace:
     def __init__(self, environment: dict[str, str]) -> None:
         base = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
         self._environment = environment
-        self._memory = Path(tempfile.mkdtemp(prefix="rollferry-bench-", dir=base))
-        self._disk = Path(tempfile.mkdtemp(prefix="rollferry-bench-"))
+        self._memory = Path(tempfile.mkdtemp(prefix=f"rollferry-bench-{os.getpid()}-", dir=base))
+        self._disk = Path(tempfile.mkdtemp(prefix=f"rollferry-bench-{os.getpid()}-"))
 
     def start_worker(self) -> Child:
         """Start a producer or consumer."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -98,7 +99,10 @@ def _draw(report: Report, baseline: str, path: Path, console: Console) -> None:
 
 @contextmanager
 def _termination_interrupts() -> Iterator[None]:
-    """Let SIGTERM do what Ctrl-C does, so that nothing is left behind."""
+    """Let SIGTERM do what Ctrl-C does, so that nothing is left behind; only the main thread can say so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import xxhash
 
-from rollferry import LazyRows
+from rollferry import LazyList, LazyRows
 from rollferry.bench.workloads import Batch
 
 __all__ = ["touch"]
@@ -26,6 +26,8 @@ def touch(batch: Batch) -> None:
             digest.update(_readable(value))
         elif isinstance(value, LazyRows):
             todo += (value.values, value.offsets)
+        elif isinstance(value, LazyList):
+            todo.append(value.tolist())
         elif isinstance(value, list | tuple | np.ndarray):
             # Finding the types reads every item; numbers need no more.
             if not {*map(type, value)} <= _NUMBERS:

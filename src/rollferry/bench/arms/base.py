@@ -55,7 +55,7 @@ class Arm(ABC):
     distributions: ClassVar[tuple[str, ...]] = ()
     #: What has to run for it: "ray", "mooncake" (a master for each arm), or nothing.
     service: ClassVar[str] = ""
-    #: How many times the payload it holds beside the batches themselves, both processes together, at most.
+    #: How many times the payload it keeps in memory beside batches and results, in both processes and its store.
     holds: ClassVar[float] = 1.0
     #: Whether a result that differs from what was put is an error.
     exact: ClassVar[bool] = False

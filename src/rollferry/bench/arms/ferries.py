@@ -58,7 +58,7 @@ class SharedMemory(FerryArm):
     """shm://, rows cut by get."""
 
     title = "rollferry shm://"
-    holds = 2.0
+    holds = 1.0
 
     @staticmethod
     def url(place: Place) -> str:
@@ -88,7 +88,8 @@ class Ray(FerryArm):
     module = "ray"
     distributions = ("ray",)
     service = "ray"
-    holds = 3.0
+    holds = 2.5
+    remark = "the first put in a cluster starts its actors"
 
     @staticmethod
     def url(place: Place) -> str:
@@ -102,7 +103,7 @@ class Mooncake(FerryArm):
     module = "mooncake"
     distributions = MOONCAKE
     service = "mooncake"
-    holds = 4.0
+    holds = 2.5
     remark = "computes and checks checksums, as it does by default on a network"
 
     @staticmethod

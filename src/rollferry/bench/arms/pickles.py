@@ -15,7 +15,7 @@ class PickleMemory(Arm):
     """A file in shared memory."""
 
     title = "pickle 5 in /dev/shm"
-    holds = 2.0
+    holds = 1.0
 
     def __init__(self, place: Place) -> None:
         self._path = os.path.join(self.directory(place), "batch.pickle")
@@ -46,7 +46,7 @@ class PickleDisk(PickleMemory):
     """A file on a disk."""
 
     title = "pickle 5 on disk"
-    holds = 1.0
+    holds = 0.0
     remark = "without fsync: written to, and read from, the page cache"
 
     @staticmethod

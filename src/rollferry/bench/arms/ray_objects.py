@@ -39,7 +39,7 @@ class RayObjects(Arm):
     module = "ray"
     distributions = ("ray",)
     service = "ray"
-    holds = 2.0
+    holds = 1.5
     remark = "arrays come back read-only; Ray frees removed objects later"
 
     def __init__(self, place: Place) -> None:

@@ -30,7 +30,7 @@ class MooncakeStructured(Arm):
     module = "mooncake"
     distributions = MOONCAKE
     service = "mooncake"
-    holds = 4.0
+    holds = 2.5
 
     def __init__(self, place: Place) -> None:
         from mooncake import structured_object_store as structured  # here, for it is an extra
