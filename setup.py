@@ -12,6 +12,7 @@ from setuptools.command.build_ext import build_ext
 
 SOURCES = [
     "module",
+    "layout",
     "copy_kernel",
     "spans",
     "lease",

@@ -89,7 +89,10 @@ def consume(directory: str) -> None:
             expected = {request["workload"]: WORKLOADS[request["workload"]]()}
         batch, ms = timed(lambda request=request: arms[request["arm"]].get(request["ref"]))
         assert_same(
-            {key: list(value) if isinstance(value, rollferry.LazyRows) else value for key, value in batch.items()},
+            {
+                key: list(value) if isinstance(value, rollferry.LazyRows | rollferry.LazyList) else value
+                for key, value in batch.items()
+            },
             expected[request["workload"]],
         )
         _, release_ms = timed(batch.clear)

@@ -15,6 +15,9 @@
 #endif
 #include <numpy/arrayobject.h>
 
+#include <stdbool.h>
+#include <string.h>
+
 #include "copy_kernel.h"
 
 typedef struct {
@@ -39,6 +42,52 @@ int rf_spans_append_buffer(PyObject *spans, PyObject *exporter);
 /* Note that a range is a temporary copy of the caller's value. */
 void rf_spans_mark_copied(PyObject *spans);
 
+/* ---- layout.c: the items of lists and tuples, and small ints, without a call for each ---- */
+
+/* Whether this CPython keeps them where layout.c expects them. Otherwise what follows asks the API. */
+extern bool rf_layout_known;
+extern bool rf_ints_are_tagged;
+
+/* Memory for the items where they have to be asked for; starts as {NULL, 0}. */
+typedef struct {
+    PyObject **items;
+    Py_ssize_t capacity;
+} rf_scratch;
+
+/* The `n` items of an exact list or tuple, borrowed: good as long as the GIL is kept, no Python code runs, and `scratch`
+ * isn't used again. NULL with MemoryError. */
+PyObject *const *rf_items(PyObject *sequence, Py_ssize_t n, rf_scratch *scratch);
+/* Room for the `n` > 0 items of a new list or tuple, all NULL, to be filled with new references; then call rf_fill_slots. */
+PyObject **rf_slots(PyObject *sequence, Py_ssize_t n, rf_scratch *scratch);
+/* Hand the slots over to the sequence; if they are not `complete`, drop them and give -1. */
+int rf_fill_slots(PyObject *sequence, Py_ssize_t n, PyObject **slots, bool complete);
+void rf_scratch_free(rf_scratch *scratch);
+
+/* The value of an exact int of at most 30 bits; false for others, and where the API has to be asked. */
+static inline bool rf_read_small_int(PyObject *object, int64_t *value)
+{
+    if (!rf_layout_known) {
+        return false;
+    }
+    intptr_t size; /* 3.11: digits, negative for a negative int; later: sign in the lowest two bits, digits above the third */
+    uint32_t digit;
+    memcpy(&size, (char *)object + sizeof(PyObject), sizeof size);
+    if (rf_ints_are_tagged) {
+        intptr_t sign = 1 - (size & 3);
+        size = (intptr_t)((uintptr_t)size >> 3) * sign;
+    }
+    if (size < -1 || size > 1) {
+        return false;
+    }
+    if (size == 0) {
+        *value = 0;
+        return true;
+    }
+    memcpy(&digit, (char *)object + sizeof(PyVarObject), sizeof digit);
+    *value = size * (int64_t)digit;
+    return true;
+}
+
 /* ---- rows.c ---- */
 
 /* A new int64 ndarray of shape (n,); its data through *data. */
@@ -50,6 +99,7 @@ PyObject *rf_new_int64(Py_ssize_t n, int64_t **data);
 int rf_check_offsets(PyObject *offsets, int64_t total, const int64_t **data, Py_ssize_t *rows);
 
 /* Each file adds its types to the module and the state, and its functions to the module. */
+int rf_layout_init(PyObject *module, rf_state *state);
 int rf_spans_init(PyObject *module, rf_state *state);
 int rf_lease_init(PyObject *module, rf_state *state);
 int rf_memo_init(PyObject *module, rf_state *state);

@@ -4,25 +4,20 @@
 
 #include "native.h"
 
-#include <stdbool.h>
-#include <string.h>
-
 #if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
 #error "number_kernels.h writes little-endian buffers from native values"
 #endif
 
-/* The built-in sequences that a row of numbers may be, and how to walk and to build them. */
+/* The built-in sequences that a row of numbers may be. */
 typedef struct {
     PyTypeObject *type;
     Py_ssize_t (*size)(PyObject *);
-    PyObject *(*get)(PyObject *, Py_ssize_t);
     PyObject *(*make)(Py_ssize_t);
-    int (*set)(PyObject *, Py_ssize_t, PyObject *);
 } sequence;
 
 static const sequence sequences[] = {
-    {&PyList_Type, PyList_Size, PyList_GetItem, PyList_New, PyList_SetItem},
-    {&PyTuple_Type, PyTuple_Size, PyTuple_GetItem, PyTuple_New, PyTuple_SetItem},
+    {&PyList_Type, PyList_Size, PyList_New},
+    {&PyTuple_Type, PyTuple_Size, PyTuple_New},
 };
 static const sequence *const flat = &sequences[0];
 
@@ -34,6 +29,17 @@ static const sequence *find_sequence(const void *type)
         }
     }
     return NULL;
+}
+
+/* Numbers are objects of their own, all over the heap: ask for one while those before it are read. */
+enum { PREFETCH_NUMBERS = 16 };
+
+static inline PyObject *prefetched(PyObject *const *items, Py_ssize_t i, Py_ssize_t n)
+{
+    if (i + PREFETCH_NUMBERS < n) {
+        __builtin_prefetch(items[i + PREFETCH_NUMBERS]);
+    }
+    return items[i];
 }
 
 /* The ints seen: those that fit int64 lie in [low, high], those above it in [above_low, above_high]. */
@@ -67,16 +73,19 @@ static bool read_above(PyObject *item, int overflow, uint64_t *value)
     return *value != UINT64_MAX || !PyErr_Occurred();
 }
 
-static bool scan_ints(const sequence *seq, PyObject *row, Py_ssize_t n, summary *out)
+static bool scan_ints(PyObject *const *items, Py_ssize_t n, summary *out)
 {
     int_range r = out->range;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *item = seq->get(row, i);
+        PyObject *item = prefetched(items, i, n);
         if (item == NULL || Py_TYPE(item) != &PyLong_Type) {
             return false;
         }
-        int overflow;
-        int64_t value = PyLong_AsLongLongAndOverflow(item, &overflow);
+        int overflow = 0;
+        int64_t value;
+        if (!rf_read_small_int(item, &value)) {
+            value = PyLong_AsLongLongAndOverflow(item, &overflow);
+        }
         if (overflow) {
             uint64_t above;
             if (!read_above(item, overflow, &above)) {
@@ -100,11 +109,11 @@ static inline bool survives_float4(double value)
     return memcmp(&back, &value, sizeof value) == 0;
 }
 
-static bool scan_floats(const sequence *seq, PyObject *row, Py_ssize_t n, summary *out)
+static bool scan_floats(PyObject *const *items, Py_ssize_t n, summary *out)
 {
     bool float4 = out->float4;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *item = seq->get(row, i);
+        PyObject *item = prefetched(items, i, n);
         if (item == NULL || Py_TYPE(item) != &PyFloat_Type) {
             return false;
         }
@@ -114,11 +123,11 @@ static bool scan_floats(const sequence *seq, PyObject *row, Py_ssize_t n, summar
     return true;
 }
 
-static bool scan_bools(const sequence *seq, PyObject *row, Py_ssize_t n, summary *out)
+static bool scan_bools(PyObject *const *items, Py_ssize_t n, summary *out)
 {
     int_range r = out->range;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *item = seq->get(row, i);
+        PyObject *item = prefetched(items, i, n);
         if (item == NULL || Py_TYPE(item) != &PyBool_Type) {
             return false;
         }
@@ -133,7 +142,7 @@ static bool scan_bools(const sequence *seq, PyObject *row, Py_ssize_t n, summary
 static const struct {
     const char *name;
     PyTypeObject *type;
-    bool (*scan)(const sequence *, PyObject *, Py_ssize_t, summary *);
+    bool (*scan)(PyObject *const *, Py_ssize_t, summary *);
 } kinds[KINDS] = {
     [INT] = {"int", &PyLong_Type, scan_ints},
     [FLOAT] = {"float", &PyFloat_Type, scan_floats},
@@ -147,8 +156,10 @@ static inline bool read_int(PyObject *item, const int_range *r, int64_t *bits)
     if (item == NULL || Py_TYPE(item) != &PyLong_Type) {
         return false;
     }
-    int overflow;
-    *bits = PyLong_AsLongLongAndOverflow(item, &overflow);
+    int overflow = 0;
+    if (!rf_read_small_int(item, bits)) {
+        *bits = PyLong_AsLongLongAndOverflow(item, &overflow);
+    }
     if (!overflow) {
         return *bits >= r->low && *bits <= r->high;
     }
@@ -180,9 +191,37 @@ static inline bool read_bool(PyObject *item, const int_range *Py_UNUSED(r), int6
     return item == Py_True || item == Py_False;
 }
 
-/* ---- one number out ---- */
+/* ---- ints that were made already ---- */
 
-static PyObject *make_bool(uint8_t value)
+/* Token ids and the like repeat: an int that a column had before is taken again, as CPython does with ints below 257. */
+typedef struct {
+    PyObject **made; /* by value - low; borrowed from the lists that are being built. NULL where it isn't worth it. */
+    uint64_t low;
+} interned;
+
+#define INTERN(make_number)                                                                                            \
+    static inline PyObject *intern_##make_number(const interned *known, int64_t value)                                 \
+    {                                                                                                                  \
+        if (known->made == NULL) {                                                                                     \
+            return make_number(value);                                                                                 \
+        }                                                                                                              \
+        PyObject **place = &known->made[(uint64_t)value - known->low];                                                 \
+        if (*place == NULL) {                                                                                          \
+            *place = make_number(value);                                                                               \
+            return *place;                                                                                             \
+        }                                                                                                              \
+        return Py_NewRef(*place);                                                                                      \
+    }
+
+static PyObject *make_unsigned(int64_t bits)
+{
+    return PyLong_FromUnsignedLongLong((uint64_t)bits);
+}
+
+INTERN(PyLong_FromLongLong)
+INTERN(make_unsigned)
+
+static PyObject *make_bool(const interned *Py_UNUSED(known), uint8_t value)
 {
     if (value > 1) {
         return PyErr_Format(PyExc_ValueError, "byte %d is not a bool", value);
@@ -190,14 +229,19 @@ static PyObject *make_bool(uint8_t value)
     return PyBool_FromLong(value);
 }
 
+static inline PyObject *make_float(const interned *Py_UNUSED(known), double value)
+{
+    return PyFloat_FromDouble(value);
+}
+
 /* ---- a row of numbers in and out, one tight loop for each pair of Python and C type ---- */
 
 #define FILL(name, ctype, wide, read)                                                                                  \
-    static bool fill_##name(const sequence *seq, PyObject *row, Py_ssize_t n, const int_range *r, char *dest)          \
+    static bool fill_##name(PyObject *const *items, Py_ssize_t n, const int_range *r, char *dest)                      \
     {                                                                                                                  \
         for (Py_ssize_t i = 0; i < n; i++) {                                                                           \
             wide value;                                                                                                \
-            if (!read(seq->get(row, i), r, &value)) {                                                                  \
+            if (!read(prefetched(items, i, n), r, &value)) {                                                           \
                 return false;                                                                                          \
             }                                                                                                          \
             ctype narrow = (ctype)value;                                                                               \
@@ -207,36 +251,57 @@ static PyObject *make_bool(uint8_t value)
     }
 
 #define BUILD(name, ctype, make_number)                                                                                \
-    static int build_##name(const sequence *seq, PyObject *row, Py_ssize_t n, const char *data)                        \
+    static bool build_##name(PyObject **slots, Py_ssize_t n, const char *data, const interned *known)                  \
     {                                                                                                                  \
         for (Py_ssize_t i = 0; i < n; i++) {                                                                           \
             ctype value;                                                                                               \
             memcpy(&value, data + (size_t)i * sizeof value, sizeof value);                                             \
-            PyObject *item = make_number(value);                                                                       \
-            if (item == NULL || seq->set(row, i, item) < 0) {                                                          \
-                return -1;                                                                                             \
+            slots[i] = make_number(known, value);                                                                      \
+            if (slots[i] == NULL) {                                                                                    \
+                return false;                                                                                          \
             }                                                                                                          \
         }                                                                                                              \
-        return 0;                                                                                                      \
+        return true;                                                                                                   \
     }
 
-#define FILL_AND_BUILD(name, ctype, wide, read, make_number)                                                           \
-    FILL(name, ctype, wide, read)                                                                                      \
-    BUILD(name, ctype, make_number)
+/* Lowest and highest of at least one number, in the order of its type. */
+#define BOUNDS(name, ctype)                                                                                            \
+    static void bounds_##name(const char *data, Py_ssize_t n, uint64_t *low, uint64_t *high)                           \
+    {                                                                                                                  \
+        ctype least, most;                                                                                             \
+        memcpy(&least, data, sizeof least);                                                                            \
+        most = least;                                                                                                  \
+        for (Py_ssize_t i = 1; i < n; i++) {                                                                           \
+            ctype value;                                                                                               \
+            memcpy(&value, data + (size_t)i * sizeof value, sizeof value);                                             \
+            least = value < least ? value : least;                                                                     \
+            most = value > most ? value : most;                                                                        \
+        }                                                                                                              \
+        *low = (uint64_t)least;                                                                                        \
+        *high = (uint64_t)most;                                                                                        \
+    }
 
-FILL_AND_BUILD(u1, uint8_t, int64_t, read_int, PyLong_FromLong)
-FILL_AND_BUILD(i1, int8_t, int64_t, read_int, PyLong_FromLong)
-FILL_AND_BUILD(u2, uint16_t, int64_t, read_int, PyLong_FromLong)
-FILL_AND_BUILD(i2, int16_t, int64_t, read_int, PyLong_FromLong)
-FILL_AND_BUILD(u4, uint32_t, int64_t, read_int, PyLong_FromLongLong)
-FILL_AND_BUILD(i4, int32_t, int64_t, read_int, PyLong_FromLong)
-FILL_AND_BUILD(u8, uint64_t, int64_t, read_int, PyLong_FromUnsignedLongLong)
-FILL_AND_BUILD(i8, int64_t, int64_t, read_int, PyLong_FromLongLong)
-FILL_AND_BUILD(f4, float, double, read_float4, PyFloat_FromDouble)
-FILL_AND_BUILD(f8, double, double, read_float8, PyFloat_FromDouble)
-FILL_AND_BUILD(b1, uint8_t, int64_t, read_bool, make_bool)
+#define INTS(name, ctype, make_number)                                                                                 \
+    FILL(name, ctype, int64_t, read_int)                                                                               \
+    BUILD(name, ctype, make_number)                                                                                    \
+    BOUNDS(name, ctype)
+
+INTS(u1, uint8_t, intern_PyLong_FromLongLong)
+INTS(i1, int8_t, intern_PyLong_FromLongLong)
+INTS(u2, uint16_t, intern_PyLong_FromLongLong)
+INTS(i2, int16_t, intern_PyLong_FromLongLong)
+INTS(u4, uint32_t, intern_PyLong_FromLongLong)
+INTS(i4, int32_t, intern_PyLong_FromLongLong)
+INTS(u8, uint64_t, intern_make_unsigned)
+INTS(i8, int64_t, intern_PyLong_FromLongLong)
+FILL(f4, float, double, read_float4)
+FILL(f8, double, double, read_float8)
 FILL(int_f4, float, int64_t, read_int)
 FILL(int_f8, double, int64_t, read_int)
+FILL(b1, uint8_t, int64_t, read_bool)
+BUILD(f4, float, make_float)
+BUILD(f8, double, make_float)
+BUILD(b1, uint8_t, make_bool)
 
 /* ---- dtypes, narrowest first, unsigned before signed: the first that holds a range is the one to choose ---- */
 
@@ -246,22 +311,26 @@ typedef struct {
     int64_t low; /* [low, high]: ints that it holds exactly */
     uint64_t high;
     /* By kind of number; NULL where the two do not go together. */
-    bool (*fill[KINDS])(const sequence *, PyObject *, Py_ssize_t, const int_range *, char *);
-    int (*build[KINDS])(const sequence *, PyObject *, Py_ssize_t, const char *);
+    bool (*fill[KINDS])(PyObject *const *, Py_ssize_t, const int_range *, char *);
+    bool (*build[KINDS])(PyObject **, Py_ssize_t, const char *, const interned *);
+    void (*bounds)(const char *, Py_ssize_t, uint64_t *, uint64_t *); /* NULL where it isn't for ints */
 } dtype;
 
+#define INT_DTYPE(name, size, low, high, suffix)                                                                       \
+    {name, size, low, high, {[INT] = fill_##suffix}, {[INT] = build_##suffix}, bounds_##suffix}
+
 static const dtype dtypes[] = {
-    {"|u1", 1, 0, UINT8_MAX, {[INT] = fill_u1}, {[INT] = build_u1}},
-    {"|i1", 1, INT8_MIN, INT8_MAX, {[INT] = fill_i1}, {[INT] = build_i1}},
-    {"<u2", 2, 0, UINT16_MAX, {[INT] = fill_u2}, {[INT] = build_u2}},
-    {"<i2", 2, INT16_MIN, INT16_MAX, {[INT] = fill_i2}, {[INT] = build_i2}},
-    {"<u4", 4, 0, UINT32_MAX, {[INT] = fill_u4}, {[INT] = build_u4}},
-    {"<i4", 4, INT32_MIN, INT32_MAX, {[INT] = fill_i4}, {[INT] = build_i4}},
-    {"<u8", 8, 0, UINT64_MAX, {[INT] = fill_u8}, {[INT] = build_u8}},
-    {"<i8", 8, INT64_MIN, INT64_MAX, {[INT] = fill_i8}, {[INT] = build_i8}},
-    {"<f4", 4, -(1LL << 24), 1ULL << 24, {[INT] = fill_int_f4, [FLOAT] = fill_f4}, {[FLOAT] = build_f4}},
-    {"<f8", 8, -(1LL << 53), 1ULL << 53, {[INT] = fill_int_f8, [FLOAT] = fill_f8}, {[FLOAT] = build_f8}},
-    {"|b1", 1, 0, 1, {[BOOL] = fill_b1}, {[BOOL] = build_b1}},
+    INT_DTYPE("|u1", 1, 0, UINT8_MAX, u1),
+    INT_DTYPE("|i1", 1, INT8_MIN, INT8_MAX, i1),
+    INT_DTYPE("<u2", 2, 0, UINT16_MAX, u2),
+    INT_DTYPE("<i2", 2, INT16_MIN, INT16_MAX, i2),
+    INT_DTYPE("<u4", 4, 0, UINT32_MAX, u4),
+    INT_DTYPE("<i4", 4, INT32_MIN, INT32_MAX, i4),
+    INT_DTYPE("<u8", 8, 0, UINT64_MAX, u8),
+    INT_DTYPE("<i8", 8, INT64_MIN, INT64_MAX, i8),
+    {"<f4", 4, -(1LL << 24), 1ULL << 24, {[INT] = fill_int_f4, [FLOAT] = fill_f4}, {[FLOAT] = build_f4}, NULL},
+    {"<f8", 8, -(1LL << 53), 1ULL << 53, {[INT] = fill_int_f8, [FLOAT] = fill_f8}, {[FLOAT] = build_f8}, NULL},
+    {"|b1", 1, 0, 1, {[BOOL] = fill_b1}, {[BOOL] = build_b1}, NULL},
 };
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 

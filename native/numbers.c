@@ -39,23 +39,26 @@ static void column_dealloc(PyObject *self)
     Py_DECREF(type);
 }
 
+/* False where a row is not what the scan saw, or there is no memory, with MemoryError. */
+static bool fill_row(const column *c, const dtype *type, PyObject *row, Py_ssize_t n, char *dest, rf_scratch *scratch)
+{
+    PyObject *const *items = rf_items(row, n, scratch);
+    return items != NULL && type->fill[c->summary.kind](items, n, &c->summary.range, dest);
+}
+
 static bool fill_rows(const column *c, const dtype *type, const int64_t *offsets, Py_ssize_t rows, char *dest)
 {
     const sequence *seq = c->summary.rows;
-    if (PyList_Size(c->values) != rows) {
-        return false;
-    }
-    for (Py_ssize_t i = 0; i < rows; i++) {
+    rf_scratch scratch = {NULL, 0};
+    bool same = PyList_Size(c->values) == rows;
+    for (Py_ssize_t i = 0; same && i < rows; i++) {
         PyObject *row = PyList_GetItem(c->values, i);
         Py_ssize_t n = (Py_ssize_t)(offsets[i + 1] - offsets[i]);
-        if (row == NULL || Py_TYPE(row) != seq->type || seq->size(row) != n) {
-            return false;
-        }
-        if (!type->fill[c->summary.kind](seq, row, n, &c->summary.range, dest + offsets[i] * type->itemsize)) {
-            return false;
-        }
+        same = row != NULL && Py_TYPE(row) == seq->type && seq->size(row) == n &&
+               fill_row(c, type, row, n, dest + offsets[i] * type->itemsize, &scratch);
     }
-    return true;
+    rf_scratch_free(&scratch);
+    return same;
 }
 
 static int fill_view(const column *c, const dtype *type, Py_buffer *view)
@@ -76,10 +79,11 @@ static int fill_view(const column *c, const dtype *type, Py_buffer *view)
         }
         same = fill_rows(c, type, offsets, rows, view->buf);
     } else {
-        same = PyList_Size(c->values) == s->count;
-        same = same && type->fill[s->kind](flat, c->values, s->count, &s->range, view->buf);
+        rf_scratch scratch = {NULL, 0};
+        same = PyList_Size(c->values) == s->count && fill_row(c, type, c->values, s->count, view->buf, &scratch);
+        rf_scratch_free(&scratch);
     }
-    if (!same) {
+    if (!same && !(PyErr_Occurred() && PyErr_ExceptionMatches(PyExc_MemoryError))) {
         PyErr_SetString(PyExc_RuntimeError, "the list was changed while it was being put");
     }
     return same ? 0 : -1;
@@ -132,13 +136,17 @@ static kind find_kind(const PyTypeObject *type)
 }
 
 /* 1 where every item of the row is of the kind of the rows before it, 0 where not, -1 on an error. */
-static int scan_row(const sequence *seq, PyObject *row, Py_ssize_t n, summary *s)
+static int scan_row(PyObject *row, Py_ssize_t n, summary *s, rf_scratch *scratch)
 {
     if (n == 0) {
         return 1;
     }
+    PyObject *const *items = rf_items(row, n, scratch);
+    if (items == NULL) {
+        return -1;
+    }
     if (s->kind == KINDS) {
-        s->kind = find_kind(Py_TYPE(seq->get(row, 0)));
+        s->kind = find_kind(Py_TYPE(items[0]));
         if (s->kind == KINDS) {
             return 0;
         }
@@ -148,10 +156,10 @@ static int scan_row(const sequence *seq, PyObject *row, Py_ssize_t n, summary *s
         return -1;
     }
     s->count += n;
-    return kinds[s->kind].scan(seq, row, n, s);
+    return kinds[s->kind].scan(items, n, s);
 }
 
-static int scan_list(PyObject *values, summary *s)
+static int scan_list(PyObject *values, summary *s, rf_scratch *scratch)
 {
     Py_ssize_t n = PyList_Size(values);
     if (n == 0) {
@@ -159,7 +167,7 @@ static int scan_list(PyObject *values, summary *s)
     }
     s->rows = find_sequence(Py_TYPE(PyList_GetItem(values, 0)));
     if (s->rows == NULL) {
-        return scan_row(flat, values, n, s);
+        return scan_row(values, n, s, scratch);
     }
     int64_t *offsets;
     s->offsets = rf_new_int64(n + 1, &offsets);
@@ -172,7 +180,7 @@ static int scan_list(PyObject *values, summary *s)
         if (row == NULL || Py_TYPE(row) != s->rows->type) {
             return 0;
         }
-        int fits = scan_row(s->rows, row, s->rows->size(row), s);
+        int fits = scan_row(row, s->rows->size(row), s, scratch);
         if (fits != 1) {
             return fits;
         }
@@ -224,7 +232,9 @@ static PyObject *number_scan(PyObject *module, PyObject *values)
     }
     summary s = {.kind = KINDS, .range = empty_range, .float4 = true};
     PyObject *result = NULL;
-    int fits = scan_list(values, &s);
+    rf_scratch scratch = {NULL, 0};
+    int fits = scan_list(values, &s, &scratch);
+    rf_scratch_free(&scratch);
     if (fits == 1 && s.kind == KINDS) {
         s.kind = INT; /* every row is empty */
         s.range.low = s.range.high = 0;
@@ -246,9 +256,32 @@ static PyObject *number_scan(PyObject *module, PyObject *values)
 typedef struct {
     Py_buffer view;
     const dtype *type;
-    int (*build)(const sequence *, PyObject *, Py_ssize_t, const char *);
+    bool (*build)(PyObject **, Py_ssize_t, const char *, const interned *);
     Py_ssize_t count;
+    interned known;
+    rf_scratch scratch;
 } stored;
+
+/* A table of the ints that occur pays where each occurs several times; without memory for it, there is none. */
+static void prepare_interned(stored *in)
+{
+    if (in->type->bounds == NULL || in->count == 0) {
+        return;
+    }
+    uint64_t low, high;
+    in->type->bounds(in->view.buf, in->count, &low, &high);
+    if (high - low < (uint64_t)in->count / 2) {
+        in->known.low = low;
+        in->known.made = PyMem_Calloc((size_t)(high - low) + 1, sizeof(PyObject *));
+    }
+}
+
+static void release_stored(stored *in)
+{
+    PyMem_Free(in->known.made);
+    rf_scratch_free(&in->scratch);
+    PyBuffer_Release(&in->view);
+}
 
 static int check_stored(stored *in, const char *type_name, const char *kind_name)
 {
@@ -270,14 +303,23 @@ static int check_stored(stored *in, const char *type_name, const char *kind_name
         return -1;
     }
     in->count = in->view.len / in->type->itemsize;
+    prepare_interned(in);
     return 0;
 }
 
-static PyObject *build_row(const stored *in, const sequence *seq, int64_t start, int64_t end)
+static PyObject *build_row(stored *in, const sequence *seq, int64_t start, int64_t end)
 {
-    PyObject *row = seq->make((Py_ssize_t)(end - start));
+    Py_ssize_t n = (Py_ssize_t)(end - start);
+    PyObject *row = seq->make(n);
+    PyObject **slots = row == NULL || n == 0 ? NULL : rf_slots(row, n, &in->scratch);
+    if (slots == NULL) {
+        if (n > 0) {
+            Py_CLEAR(row);
+        }
+        return row;
+    }
     const char *data = (const char *)in->view.buf + start * in->type->itemsize;
-    if (row != NULL && in->build(seq, row, (Py_ssize_t)(end - start), data) < 0) {
+    if (rf_fill_slots(row, n, slots, in->build(slots, n, data, &in->known)) < 0) {
         Py_CLEAR(row);
     }
     return row;
@@ -294,11 +336,11 @@ static PyObject *number_list(PyObject *Py_UNUSED(module), PyObject *args)
     if (check_stored(&in, type_name, kind_name) == 0) {
         result = build_row(&in, flat, 0, in.count);
     }
-    PyBuffer_Release(&in.view);
+    release_stored(&in);
     return result;
 }
 
-static PyObject *build_rows(const stored *in, const sequence *seq, const int64_t *offsets, Py_ssize_t rows)
+static PyObject *build_rows(stored *in, const sequence *seq, const int64_t *offsets, Py_ssize_t rows)
 {
     PyObject *result = PyList_New(rows);
     if (result == NULL) {
@@ -330,7 +372,7 @@ static PyObject *number_rows(PyObject *Py_UNUSED(module), PyObject *args)
     } else if (check_stored(&in, type_name, kind_name) == 0 && rf_check_offsets(cuts, in.count, &offsets, &rows) == 0) {
         result = build_rows(&in, seq, offsets, rows);
     }
-    PyBuffer_Release(&in.view);
+    release_stored(&in);
     return result;
 }
 

@@ -77,6 +77,7 @@ static PyObject *type_groups(PyObject *module, PyObject *values)
 
 typedef struct {
     PyArray_Descr *descr;
+    int64_t itemsize;
     int ndim;
     int contiguous;   /* every row is C-contiguous */
     int equal_inner;  /* every row has the inner shape of the first */
@@ -95,6 +96,7 @@ static int same_descr(PyArray_Descr *a, PyArray_Descr *b)
 static int start_collection(collection *c, rf_state *state, PyObject *first, Py_ssize_t n)
 {
     c->descr = PyArray_DESCR((PyArrayObject *)first);
+    c->itemsize = PyArray_ITEMSIZE((PyArrayObject *)first);
     c->ndim = PyArray_NDIM((PyArrayObject *)first);
     c->contiguous = 1;
     c->equal_inner = 1;
@@ -128,6 +130,21 @@ static void end_collection(collection *c)
     Py_XDECREF(c->shapes);
 }
 
+/* Rows lie all over the heap, with their shapes elsewhere: ask for both while those before are looked at. */
+static inline void prefetch_rows(PyObject *const *items, Py_ssize_t i, Py_ssize_t n)
+{
+    enum { OBJECT_AHEAD = 32, SHAPE_AHEAD = 16, CACHE_LINE = 64 };
+    if (i + OBJECT_AHEAD < n) {
+        const char *object = (const char *)items[i + OBJECT_AHEAD];
+        __builtin_prefetch(object, 1);
+        __builtin_prefetch(object + CACHE_LINE);
+        PyObject *nearer = items[i + SHAPE_AHEAD];
+        if (PyArray_CheckExact(nearer)) {
+            __builtin_prefetch(PyArray_DIMS((PyArrayObject *)nearer));
+        }
+    }
+}
+
 /* Add row `i`: 1 if it was added, 0 if it doesn't fit the others, -1 on error. */
 static int collect_row(collection *c, PyObject *item, Py_ssize_t i)
 {
@@ -158,7 +175,27 @@ static int collect_row(collection *c, PyObject *item, Py_ssize_t i)
     if (!c->contiguous) {
         return 1;
     }
-    return rf_spans_append(c->spans, PyArray_DATA(row), PyArray_NBYTES(row), item) < 0 ? -1 : 1;
+    int64_t nbytes = c->itemsize; /* numpy has seen to it that the product fits */
+    for (int axis = 0; axis < c->ndim; axis++) {
+        nbytes *= dims[axis];
+    }
+    return rf_spans_append(c->spans, PyArray_DATA(row), (Py_ssize_t)nbytes, item) < 0 ? -1 : 1;
+}
+
+/* Add the rows from `*i` on, as far as they have the very dtype object of the first, so that no Python code runs. */
+static int collect_like_first(collection *c, PyObject *const *items, Py_ssize_t *i, Py_ssize_t n)
+{
+    int added = 1;
+    while (added == 1 && *i < n) {
+        prefetch_rows(items, *i, n);
+        PyObject *item = items[*i];
+        if (!PyArray_CheckExact(item) || PyArray_DESCR((PyArrayObject *)item) != c->descr) {
+            break;
+        }
+        added = collect_row(c, item, *i);
+        *i += 1;
+    }
+    return added;
 }
 
 static PyObject *collect_arrays(PyObject *module, PyObject *values)
@@ -176,12 +213,15 @@ static PyObject *collect_arrays(PyObject *module, PyObject *values)
     PyObject *result = NULL;
     PyObject *first = Py_NewRef(PyList_GetItem(values, 0));
     int added = start_collection(&c, state, first, n) < 0 ? -1 : 1;
-    for (Py_ssize_t i = 0; added == 1 && i < n; i++) {
-        /* Comparing dtypes may run Python code, so the list could have shrunk. */
+    for (Py_ssize_t i = 0; added == 1 && i < n;) {
+        /* Comparing dtypes may run Python code, which could change the list. */
         PyObject *item = PyList_GetItem(values, i);
         Py_XINCREF(item);
-        added = item == NULL ? -1 : collect_row(&c, item, i);
+        added = item == NULL ? -1 : collect_row(&c, item, i++);
         Py_XDECREF(item);
+        if (rf_layout_known && added == 1 && PyList_Size(values) == n) {
+            added = collect_like_first(&c, rf_items(values, n, NULL), &i, n);
+        }
     }
     if (added == 0) {
         result = Py_NewRef(Py_None);

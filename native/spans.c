@@ -159,10 +159,28 @@ static PyObject *spans_nbytes(PyObject *object, void *closure)
     return PyLong_FromSsize_t(((Spans *)object)->nbytes);
 }
 
+static PyObject *spans_contiguous(PyObject *object, void *closure)
+{
+    (void)closure;
+    return PyBool_FromLong(((Spans *)object)->count == 1);
+}
+
 static PyObject *spans_copied(PyObject *object, void *closure)
 {
     (void)closure;
     return PyBool_FromLong(((Spans *)object)->copied);
+}
+
+/* One range can be read in place: its view keeps the Spans, and so the owner. */
+static int spans_getbuffer(PyObject *object, Py_buffer *view, int flags)
+{
+    Spans *self = (Spans *)object;
+    if (self->count != 1) {
+        view->obj = NULL;
+        PyErr_SetString(PyExc_BufferError, "the spans are not one range");
+        return -1;
+    }
+    return PyBuffer_FillInfo(view, object, (void *)self->spans[0].address, self->nbytes, 1, flags);
 }
 
 static PyMethodDef spans_methods[] = {
@@ -174,6 +192,7 @@ static PyMethodDef spans_methods[] = {
 
 static PyGetSetDef spans_getset[] = {
     {"nbytes", spans_nbytes, NULL, "Bytes of all spans together.", NULL},
+    {"contiguous", spans_contiguous, NULL, "Whether they are one range, which the buffer protocol then gives.", NULL},
     {"copied", spans_copied, NULL, "Whether some of the bytes are temporary copies of the caller's values.", NULL},
     {NULL, NULL, NULL, NULL, NULL},
 };
@@ -182,6 +201,7 @@ static PyType_Slot spans_slots[] = {
     {Py_tp_dealloc, spans_dealloc},
     {Py_tp_methods, spans_methods},
     {Py_tp_getset, spans_getset},
+    {Py_bf_getbuffer, spans_getbuffer},
     {Py_tp_doc, "Source address ranges of a copy, with what keeps them in place."},
     {0, NULL},
 };

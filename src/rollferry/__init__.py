@@ -35,10 +35,11 @@ from rollferry.errors import (
 )
 from rollferry.explain import Explanation, FieldReport
 from rollferry.ferry import Ferry, connect
-from rollferry.layouts.lazy import LazyRows
+from rollferry.layouts.lazy import LazyList, LazyRows
 from rollferry.layouts.register import register
 from rollferry.refs import TransferRef
 from rollferry.schema import FieldSchema, Schema
+from rollferry.timings import Timing
 
 __version__ = version("rollferry")
 
@@ -53,12 +54,14 @@ __all__ = [
     "FerryClosedError",
     "FieldReport",
     "FieldSchema",
+    "LazyList",
     "LazyRows",
     "RefError",
     "RollferryError",
     "RollferryWarning",
     "Schema",
     "SchemaError",
+    "Timing",
     "TransferRef",
     "UnsupportedValueError",
     "Usage",

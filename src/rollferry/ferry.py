@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, Self, get_args
@@ -15,6 +16,7 @@ from rollferry.errors import FerryClosedError, RefError, SchemaError
 from rollferry.explain import Explanation, explain, infer_schema
 from rollferry.refs import ID_PATTERN, NAMESPACE_PATTERN, TransferRef, as_ref, check_metadata
 from rollferry.schema import FieldSchema, Schema
+from rollferry.timings import Stopwatch, Timing
 
 __all__ = ["Ferry", "Ref", "connect"]
 
@@ -24,6 +26,7 @@ Ref = TransferRef | Mapping[str, Any] | str | bytes
 SchemaLike = Mapping[str | int, FieldSchema]
 
 DEFAULT_URL = "shm://"
+TIMINGS = 1024
 
 
 def connect(
@@ -33,6 +36,7 @@ def connect(
     schema: SchemaLike | None = None,
     allow_pickle: bool = False,
     checksum: bool = False,
+    **options: object,
 ) -> "Ferry":
     """Open an engine.
 
@@ -54,6 +58,8 @@ def connect(
     checksum
         Whether put computes checksums of the payload, which ``get(verify="full")`` needs. Engines that use a network have
         them in any case.
+    **options
+        Options of the engine, as in the URL: ``connect("mooncake://HOST:PORT", segment="8gb")``.
 
     Returns
     -------
@@ -68,7 +74,7 @@ def connect(
     """
     if not isinstance(namespace, str) or NAMESPACE_PATTERN.fullmatch(namespace) is None:  # type: ignore[redundant-expr]
         raise ValueError(f"{namespace!r} is no namespace: letters, digits, - and _ are allowed, at most 63")
-    engine = open_engine(url or os.environ.get("ROLLFERRY_URL") or DEFAULT_URL)
+    engine = open_engine(url or os.environ.get("ROLLFERRY_URL") or DEFAULT_URL, **options)
     return Ferry(engine, namespace=namespace, schema=schema, allow_pickle=allow_pickle, checksum=checksum)
 
 
@@ -77,6 +83,11 @@ class Ferry:
 
     A Ferry may be used from several threads at once, and in the child of a fork. It is a context manager; leaving it
     closes it. Results stay valid after it is closed.
+
+    Attributes
+    ----------
+    timings
+        How long the phases of the last 1,024 puts and gets took, the latest last. It may be emptied.
     """
 
     def __init__(
@@ -88,6 +99,7 @@ class Ferry:
         self._allow_pickle = allow_pickle
         self._checksum = checksum
         self._closed = False
+        self.timings: deque[Timing] = deque(maxlen=TIMINGS)
 
     def put(
         self,
@@ -131,8 +143,12 @@ class Ferry:
         """
         engine = self._open_engine(type)
         own = None if metadata is None else check_metadata(metadata)
+        watch = Stopwatch()
         encoded = encode_batch(batch, self._schema_for(schema), allow_pickle=self._allow_pickle)
-        return publish(engine, encoded, namespace=self._namespace, checksum=self._checksum, metadata=own)
+        watch.lap("choose")
+        ref = publish(engine, encoded, namespace=self._namespace, checksum=self._checksum, metadata=own, watch=watch)
+        self._note("put", ref, watch)
+        return ref
 
     def get(
         self,
@@ -157,9 +173,9 @@ class Ferry:
         readonly
             Whether ndarrays come back read-only. Tensors are writable in any case.
         lazy
-            Whether rows of arrays come back as `LazyRows` over values and offsets, in constant time, where the field is
-            a list or tuple of arrays of one dtype and number of dimensions that differ in their first axis at most, without
-            None. (Rows that occur several times are copied for that.)
+            Whether lists and tuples come back in constant time: as `LazyRows` over values and offsets where they hold arrays
+            of one dtype and number of dimensions that differ in their first axis at most, without None (rows that occur
+            several times are copied for that); all others as a `LazyList`, which is rebuilt when it is first looked into.
         verify
             ``manifest``: the manifest's checksum. ``full``: those of the payload too. ``auto``: what suits the engine.
 
@@ -182,9 +198,13 @@ class Ferry:
         engine = self._open_engine(type)
         if verify not in get_args(Verify):
             raise ValueError(f"verify must be one of {', '.join(get_args(Verify))}, not {verify!r}")
-        return read(
-            engine, self._own(ref), verify=verify, readonly=readonly, lazy=lazy, allow_pickle=self._allow_pickle
+        own = self._own(ref)
+        watch = Stopwatch()
+        batch = read(
+            engine, own, verify=verify, readonly=readonly, lazy=lazy, allow_pickle=self._allow_pickle, watch=watch
         )
+        self._note("get", own, watch)
+        return batch
 
     @contextmanager
     def borrow(
@@ -282,6 +302,11 @@ class Ferry:
         if self._closed:
             raise FerryClosedError("the Ferry is closed; connect again")
         return self._engine
+
+    def _note(self, operation: Literal["put", "get"], ref: TransferRef, watch: Stopwatch) -> None:
+        self.timings.append(
+            Timing(operation=operation, id=ref.id, nbytes=ref.nbytes, rows=ref.rows, phases=watch.phases)
+        )
 
     def _own(self, ref: Ref) -> TransferRef:
         checked = as_ref(ref)

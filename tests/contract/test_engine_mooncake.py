@@ -176,12 +176,12 @@ def test_existing_object_is_never_taken_as_ours(url: str) -> None:
     engine = open_engine(url)
     for nbytes in (10, 10_000):
         for n in range(2):
-            writer = engine.begin("default.same", nbytes, 1)
             if n:
                 with pytest.raises(EngineError, match="exists already"):
-                    writer.publish(b"2")
-                writer.abort()
+                    engine.begin("default.same", nbytes, 1)
             else:
+                writer = engine.begin("default.same", nbytes, 1)
+                list(writer.chunks)
                 writer.publish(b"1")
         assert engine.open("default.same").manifest == b"1"
         assert engine.remove("default.same")
@@ -243,19 +243,24 @@ def test_removed_while_read(url: str) -> None:
         assert ferry.usage().live_nbytes == 0
 
 
+def started(code: str, *arguments: str) -> subprocess.Popen[str]:
+    """Start Python code in a process of its own."""
+    source = str(Path(rollferry.__file__).parents[1])
+    path = os.pathsep.join([source, str(Path(__file__).parents[2])])
+    return subprocess.Popen(
+        [sys.executable, "-c", code, *arguments],
+        env={**os.environ, "PYTHONPATH": path},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
 def test_producer_that_died(master: Master) -> None:
     """Its memory is gone: an error in bounded time, never a wrong batch."""
     with Master() as own, rollferry.connect(own.url(segment=0)) as ferry:
-        source = str(Path(rollferry.__file__).parents[1])
-        path = os.pathsep.join([source, str(Path(__file__).parents[2])])
-        with subprocess.Popen(
-            [sys.executable, "-c", PUT, own.url()],
-            env={**os.environ, "PYTHONPATH": path},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        ) as producer:
+        with started(PUT, own.url()) as producer:
             ref = producer.stdout.readline()
             assert_same(ferry.get(ref), batch_of())
             producer.kill()
@@ -358,3 +363,108 @@ def test_child_of_a_fork_is_refused(master: Master) -> None:
     done = child(FORK, master.url())
     assert (done.returncode, done.stdout.strip()) == (0, "child 0"), done.stderr[-2000:]
     assert client_module.LEAKED == []
+
+
+def test_options_as_keywords(master: Master) -> None:
+    with rollferry.connect(master.url(), segment="0", chunk=4096) as ferry:
+        options = ferry._engine._client.options
+        assert (options.segment, options.chunk) == (0, 4096)
+    for wrong in ({"nosuch": 1}, {"metrics": 1}):  # unknown, and in the URL as well
+        with pytest.raises(EngineError, match="nosuch|twice"):
+            rollferry.connect(master.url(), **wrong)
+
+
+BLOCKED = """
+import importlib, sys, rollferry
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "mooncake.store":
+            raise {error}
+sys.meta_path.insert(0, Finder())
+try:
+    rollferry.connect("mooncake://127.0.0.1:1")
+except rollferry.EngineError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("error", "advice"),
+    [
+        ("ModuleNotFoundError('no mooncake')", "pip install 'rollferry[mooncake]'"),
+        ("ImportError('libibverbs.so.1: cannot open')", "apt-get install libibverbs1"),
+    ],
+)
+def test_missing_libraries(error: str, advice: str) -> None:
+    done = child(BLOCKED.format(error=error))
+    assert advice in done.stdout, done.stderr
+
+
+def test_replicas_outlive_a_process(master: Master) -> None:
+    """With two replicas, a bundle is still whole after one of the processes that lend memory was killed."""
+    with Master() as own, rollferry.connect(own.url(segment="64mb", replicas=2)) as ferry:
+        with started(PUT, own.url(segment="64mb", replicas=2)) as producer:
+            ref = producer.stdout.readline()
+            assert_same(ferry.get(ref), batch_of())
+            producer.kill()
+        assert_same(ferry.get(ref), batch_of())
+
+
+def test_tenants_are_apart(tmp_path: Path) -> None:
+    """Each has a quota of its own, which the master knows."""
+    quotas = tmp_path / "quotas.yaml"
+    quotas.write_text("version: 1\ntenants:\n  - name: one\n    quota: 4MB\n  - name: default\n    quota: 64MB\n")
+    flags = ["--enable_multi_tenants=true", f"--tenant_quota_connector_uri={quotas}"]
+    with (
+        Master(None, *flags) as own,
+        rollferry.connect(own.url(segment=0, tenant="one")) as one,
+        rollferry.connect(own.url(segment="64mb")) as other,
+    ):
+        ref = one.put(batch_of())
+        assert_same(one.get(ref), batch_of())
+        with pytest.raises(BundleNotFoundError):
+            other.get(ref)
+        assert other.remove(ref) is False
+        with pytest.raises(EngineFullError):
+            one.put({"x": np.zeros(1_000_000)})
+        kept = other.put({"x": np.zeros(1_000_000)})
+        assert_same(one.get(ref), batch_of())
+        assert one.remove(ref) is True
+        assert other.remove(kept) is True
+
+
+def test_large_arrays_are_sent_from_where_they_lie(master: Master) -> None:
+    """Among rows, and cut by the ends of chunks; their memory is free again afterwards."""
+    rng = np.random.default_rng(0)
+    base = rng.integers(0, 255, 9 << 20, dtype=np.uint8)
+    batch = {"first": base, "rows": batch_of()["rows"], "overlapping": base[1 << 20 :], "cut": rng.random(300_001)}
+    for chunk in ("1mb", "16mb"):
+        with rollferry.connect(master.url(chunk=chunk)) as ferry:
+            client = ferry._engine._client
+            taken = []
+            take = client.borrowed.take
+            client.borrowed.take = lambda memory, take=take, taken=taken: taken.append(take(memory)) or taken[-1]
+            for _ in range(2):
+                ref = ferry.put(batch)
+                assert_same(ferry.get(ref), batch)
+                assert ferry.remove(ref)
+            assert taken == [True, False, True] * 2
+            assert client.borrowed._taken == {}
+
+
+def test_put_that_is_broken_off_leaves_nothing(master: Master) -> None:
+    """Chunks that were sent already are removed."""
+    engine = open_engine(master.url(chunk="4096"))
+    before = engine.usage()
+    writer = engine.begin("default.broken", 40_000, 1)
+    chunks = iter(writer.chunks)
+    for _ in range(6):
+        next(chunks)[:] = 1
+    with pytest.raises(EngineError, match="5 of 10 chunks"):
+        writer.publish(b"m")
+    assert engine.usage().live_nbytes == before.live_nbytes
+    writer = engine.begin("default.broken", 40_000, 1)
+    next(iter(writer.chunks))
+    writer.abort()
+    assert engine.usage().live_nbytes == before.live_nbytes
+    engine.close()

@@ -11,7 +11,7 @@ import pytest
 import rollferry
 
 SOURCE = Path(rollferry.__file__).parent
-EVERYWHERE = {"errors", "refs", "schema"}  # importable by all
+EVERYWHERE = {"errors", "refs", "schema", "timings"}  # importable by all
 PUBLIC = "the public API"
 
 #: Part -> the parts that it may import besides itself and those importable everywhere.
@@ -19,6 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "refs": set(),
     "schema": set(),
+    "timings": set(),
     "memory": {"_native"},
     "layouts": {"memory", "_native"},
     "engines": {"memory", "_native"},

@@ -47,9 +47,12 @@ class FakeStore:
         found = [(n, key, self.faults(name, turn, key)) for n, key in enumerate(keys)]
         return [do(n, key) if fault is None else fault for n, key, fault in found]
 
-    def batch_put_from(self, keys: list[str], addresses: list[int], sizes: list[int], config: object) -> list[int]:
+    def batch_put_from_multi_buffers(
+        self, keys: list[str], addresses: list[list[int]], sizes: list[list[int]], config: object
+    ) -> list[int]:
         def do(n: int, key: str) -> int:
-            self.objects.setdefault(key, view(addresses[n], sizes[n]).tobytes())
+            pieces = [view(*place).tobytes() for place in zip(addresses[n], sizes[n], strict=True)]
+            self.objects.setdefault(key, b"".join(pieces))
             return 0
 
         return self.each("put", keys, do)
@@ -120,7 +123,7 @@ def test_put_that_fails_once_is_tried_again(store: FakeStore) -> None:
     ferry = ferry_of()
 
     def faults(name: str, turn: int, key: str) -> int | None:
-        if name == "put" and turn == 1 and key.endswith("/3"):
+        if name == "put" and turn == 4 and key.endswith("/3"):
             store.objects[key] = b"half"
             return -800
         return None

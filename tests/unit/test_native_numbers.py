@@ -34,6 +34,17 @@ COLUMNS = st.one_of(
     st.lists(st.booleans()),
 )
 MIXED = st.lists(st.one_of(INTS, st.booleans(), FLOATS, st.none(), st.text(), st.lists(INTS), st.tuples(INTS)))
+
+
+@pytest.fixture(scope="module", params=[True, False], ids=["layout", "api"], autouse=True)
+def _layout(request: pytest.FixtureRequest) -> Any:
+    """Both ways to read and fill lists: where CPython keeps items, and by its functions."""
+    before = _native.trust_layout(request.param)
+    assert before, "this CPython should be a known one"
+    yield
+    _native.trust_layout(True)
+
+
 CHANGED = "the list was changed while it was being put"
 
 

@@ -2,6 +2,7 @@
 
 import gc
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import rollferry
-from rollferry import LazyRows, UnsupportedValueError
+from rollferry import LazyList, LazyRows, UnsupportedValueError
 from rollferry.testing import assert_same
 
 ROWS = [np.arange(5), np.arange(0), np.arange(7, 10), np.arange(2)]
@@ -24,7 +25,7 @@ KINDS: dict[str, Any] = {
     "empty rows": [np.zeros(0), np.zeros(0)],
     "structured": [np.zeros(2, [("a", "<i4"), ("b", "<f8")]), np.ones(1, [("a", "<i4"), ("b", "<f8")])],
 }
-EAGER: dict[str, Any] = {
+OTHERS: dict[str, Any] = {
     "dtypes": [np.arange(2), np.arange(2.0)],
     "dims": [np.arange(2), np.ones((1, 1))],
     "inner": [np.ones((2, 3)), np.ones((2, 4))],
@@ -57,7 +58,7 @@ def carried(ferry: rollferry.Ferry, batch: dict[Any, Any], **options: Any) -> An
 def arrays_in(value: Any) -> list[np.ndarray[Any, Any]]:
     if isinstance(value, np.ndarray):
         return [value]
-    if isinstance(value, list | tuple | LazyRows):
+    if isinstance(value, list | tuple | LazyRows | LazyList):
         return [array for item in value for array in arrays_in(item)]
     return [array for item in value.values() for array in arrays_in(item)] if isinstance(value, dict) else []
 
@@ -66,9 +67,9 @@ def arrays_in(value: Any) -> list[np.ndarray[Any, Any]]:
 def test_readonly_arrays_refuse_writing(lazy: bool, ferry: rollferry.Ferry) -> None:
     batch = {
         **KINDS,
-        **EAGER,
+        **OTHERS,
         "nested": {"deep": [{"a": np.arange(3)}, {"a": np.ones((2, 2))}]},
-        "shapes": EAGER["inner"],
+        "shapes": OTHERS["inner"],
     }
     del batch["object"]
     result = carried(ferry, batch, readonly=True, lazy=lazy)
@@ -156,9 +157,41 @@ def test_lazy_rows_equal_eager_ones(name: str, ferry: rollferry.Ferry) -> None:
     assert_same(list(reversed(rows)), list(reversed(value)))
 
 
-@pytest.mark.parametrize("name", EAGER)
-def test_other_fields_are_not_lazy(name: str, ferry: rollferry.Ferry) -> None:
-    assert_same(carried(ferry, {"x": EAGER[name]}, lazy=True), {"x": EAGER[name]})
+@pytest.mark.parametrize("name", OTHERS)
+def test_other_lists_are_rebuilt_when_they_are_looked_into(name: str, ferry: rollferry.Ferry) -> None:
+    value, result = OTHERS[name], carried(ferry, {"x": OTHERS[name]}, lazy=True)["x"]
+    if isinstance(value, list | tuple):
+        assert type(result) is LazyList
+        assert len(result) == len(value)
+        assert_same(list(result), list(value))
+        assert_same(result.tolist(), list(value))
+        assert_same(result[:1], list(value)[:1])
+        assert_same(list(reversed(result)), list(value)[::-1])
+        assert str(len(value)) in repr(result)
+    else:
+        assert_same(result, value)
+
+
+def test_lazy_lists_share_what_eager_ones_do(ferry: rollferry.Ferry) -> None:
+    """An array that occurs in two fields is one object, whichever is looked into first, by whatever thread."""
+    array = np.arange(3)
+    batch = {"a": [array, "x"], "b": [None, array]}
+    for names in ("ab", "ba"):
+        result = carried(ferry, batch, lazy=True)
+        with ThreadPoolExecutor(8) as threads:
+            lists = list(threads.map(lambda name, result=result: result[name].tolist(), names * 20))
+        assert len({id(value) for values in lists for value in values if isinstance(value, np.ndarray)}) == 1
+
+
+def test_lazy_list_says_what_is_wrong_at_each_access(ferry: rollferry.Ferry) -> None:
+    with rollferry.connect("inproc://pickled", allow_pickle=True) as other:
+        ref = other.put({"x": [object], "y": [1, None]})
+    with rollferry.connect("inproc://pickled") as other:
+        result = other.get(ref, lazy=True)
+        for _ in range(2):
+            with pytest.raises(UnsupportedValueError, match="allow_pickle"):
+                result["x"][0]
+        assert list(result["y"]) == [1, None]
 
 
 @pytest.mark.parametrize(
@@ -251,7 +284,7 @@ def test_lazy_rows_do_not_depend_on_repetitions(name: str, ferry: rollferry.Ferr
     assert type(result["x"]) is LazyRows
     assert_same(list(result["x"]), batch["x"])
     if "y" in batch:
-        assert type(result["y"]) is (list if name == "other dtype" else LazyRows)
+        assert type(result["y"]) is (LazyList if name == "other dtype" else LazyRows)
         assert_same(list(result["y"]), batch["y"])
     result["x"][0][0] = 7
     assert result["x"][2][0] == 0

@@ -14,6 +14,8 @@ from rollferry.layouts.optional import torch_types
 from rollferry.layouts.optional.torch_types import CODES, TORCH, borrow
 from rollferry.testing import assert_same
 
+pytestmark = pytest.mark.filterwarnings("ignore:ComplexHalf support is experimental:UserWarning")
+
 
 def contents(rows: Any) -> Any:
     if rows is None:

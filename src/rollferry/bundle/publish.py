@@ -1,23 +1,29 @@
 """Publishing an encoded batch: plan, pack, manifest last."""
 
 import secrets
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
-import xxhash
 
+from rollferry.bundle.checksums import Checksums
 from rollferry.bundle.fields import EncodedBatch
 from rollferry.bundle.manifest import Manifest, dump
-from rollferry.engines.base import Bytes, Engine
-from rollferry.memory.plan import CopyPlan, Member
+from rollferry.engines.base import Engine
+from rollferry.memory.plan import CopyPlan
 from rollferry.refs import TransferRef
+from rollferry.timings import Stopwatch
 
 __all__ = ["publish"]
 
 
 def publish(
-    engine: Engine, batch: EncodedBatch, *, namespace: str, checksum: bool, metadata: dict[str, Any] | None
+    engine: Engine,
+    batch: EncodedBatch,
+    *,
+    namespace: str,
+    checksum: bool,
+    metadata: dict[str, Any] | None,
+    watch: Stopwatch,
 ) -> TransferRef:
     """Store a batch in an engine; the bundle is complete and visible when this returns, and on failure nothing is left."""
     checksum = checksum or engine.networked
@@ -35,13 +41,17 @@ def publish(
     )
     data, digest = dump(manifest)
     key = f"{namespace}.{manifest.id}"
-    writer = engine.begin(key, plan.nbytes, len(data))
+    writer = engine.begin(key, plan.nbytes, len(data), plan.ready)
     try:
-        plan.pack(writer.chunks)
-        if checksum:
-            sums = b"".join(checksum_of(writer.chunks, member) for member in plan.members)
-            data, digest = dump(msgspec.structs.replace(manifest, checksums=sums))
+        sums = Checksums(plan.members) if checksum else None
+        for chunk in plan.packed(writer.chunks):
+            if sums is not None:
+                sums.add(chunk)
+        if sums is not None:
+            data, digest = dump(msgspec.structs.replace(manifest, checksums=sums.dump()))
+        watch.lap("pack")
         writer.publish(data)
+        watch.lap("publish")
     except BaseException as error:
         try:
             writer.abort()
@@ -57,16 +67,3 @@ def publish(
         digest=digest,
         metadata=metadata,
     )
-
-
-def checksum_of(chunks: Sequence[Bytes], member: Member) -> bytes:
-    """Give the xxh3-64 of a member that lies in one chunk or several, little-endian."""
-    state = xxhash.xxh3_64()
-    start = 0
-    for chunk in chunks:
-        low = max(member.offset - start, 0)
-        high = min(member.offset + member.nbytes - start, len(chunk))
-        if low < high:
-            state.update(chunk[low:high].data)
-        start += len(chunk)
-    return state.intdigest().to_bytes(8, "little")

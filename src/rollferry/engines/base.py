@@ -1,13 +1,14 @@
 """The contract of an engine."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 import msgspec
 
 from rollferry.memory.leases import Bytes
+from rollferry.memory.plan import Ready
 
-__all__ = ["Bytes", "Engine", "Reader", "Usage", "Writer"]
+__all__ = ["Bytes", "Engine", "Reader", "Ready", "Usage", "Writer"]
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -32,8 +33,12 @@ class Writer(Protocol):
     """One bundle being written; visible to nobody until `publish`."""
 
     @property
-    def chunks(self) -> Sequence[Bytes]:
-        """Writable memory for the payload, in order, as long together as was asked for; lent until publish or abort."""
+    def chunks(self) -> Iterable[Bytes]:
+        """Memory for the payload, in order, as long together as was asked for; to be iterated over once, to the end.
+
+        Each chunk is full when the next one is asked for, or publish is called: it may be on its way from then on. Chunks are
+        writable, but for those that are `ready` memory themselves, which are full already.
+        """
 
     def publish(self, manifest: bytes) -> None:
         """Make the bundle visible, whole, at once; `manifest` is as long as was announced. On failure nothing is left."""
@@ -83,8 +88,12 @@ class Engine(Protocol):
     scheme: str
     networked: bool
 
-    def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int) -> Writer:
-        """Lend memory for a new bundle. Raises EngineFullError where there is none."""
+    def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int, ready: Sequence[Ready] = ()) -> Writer:
+        """Lend memory for a new bundle. Raises EngineFullError where there is none.
+
+        An engine that can send from any memory may take parts of the payload that are `ready` as they are. They don't
+        change before publish or abort.
+        """
 
     def open(self, key: str) -> Reader:
         """Open a published bundle. Raises BundleNotFoundError, or BundleError where its frame is damaged."""

@@ -6,7 +6,7 @@ the chunks that are lent, so that members are cut.
 
 from collections.abc import Sequence
 
-from rollferry.engines.base import Bytes, Reader, Usage, Writer
+from rollferry.engines.base import Bytes, Reader, Ready, Usage, Writer
 from rollferry.engines.registry import EngineURL, parse_size
 from rollferry.errors import BundleNotFoundError, EngineError
 from rollferry.memory.leases import allocate
@@ -74,7 +74,7 @@ class InprocessEngine:
         self._store = STORES.setdefault(name, {})
         self._chunk = chunk
 
-    def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int) -> Writer:
+    def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int, ready: Sequence[Ready] = ()) -> Writer:
         return InprocessWriter(self._store, key, payload_nbytes, self._chunk)
 
     def open(self, key: str) -> Reader:

@@ -43,8 +43,8 @@ class EngineURL(NamedTuple):
                 raise EngineError(f"{self.scheme}:// has no option {name!r}; it has {', '.join(known) or 'none'}")
 
 
-def open_engine(url: object) -> Engine:
-    """Open the engine that a URL names. Raises EngineError where that can't be."""
+def open_engine(url: object, **options: object) -> Engine:
+    """Open the engine that a URL names, with further options. Raises EngineError where that can't be."""
     if not isinstance(url, str):
         raise EngineError(f"a URL such as 'shm://' is needed, not {type(url).__name__}")
     parts = urlsplit(url)
@@ -55,11 +55,12 @@ def open_engine(url: object) -> Engine:
         pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     except ValueError as error:
         raise EngineError(f"the options of {url!r} can't be read: {error}") from None
-    options = dict(pairs)
-    if len(options) < len(pairs) or parts.fragment:
+    pairs += [(name, str(value)) for name, value in options.items()]
+    chosen = dict(pairs)
+    if len(chosen) < len(pairs) or parts.fragment:
         raise EngineError(f"{url!r} has an option twice, or something after a #")
     module = importlib.import_module(ENGINES[parts.scheme])
-    engine: Engine = module.open_engine(EngineURL(parts.scheme, parts.netloc, unquote(parts.path), options))
+    engine: Engine = module.open_engine(EngineURL(parts.scheme, parts.netloc, unquote(parts.path), chosen))
     return engine
 
 

@@ -1,5 +1,6 @@
 """Decoder: rebuilds columns from specs and fetched members."""
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ __all__ = ["Decoder"]
 
 
 class Decoder:
-    """State of one get. Not thread-safe.
+    """State of one get. Not thread-safe; `lock` is there for those who share one.
 
     Parameters
     ----------
@@ -41,6 +42,7 @@ class Decoder:
         self.readonly = readonly
         self.bytes = member
         self.specs = specs
+        self.lock = threading.RLock()
         self._referenced = {number for spec in specs for number in spec.references()}
         self._columns: dict[int, list[Any]] = {}
         self._depth = 0
@@ -52,8 +54,10 @@ class Decoder:
             if self._depth > 4 * MAX_DEPTH:
                 raise BundleError("columns are nested too deeply")
             self._depth += 1
-            values = spec.decode(self)
-            self._depth -= 1
+            try:
+                values = spec.decode(self)
+            finally:
+                self._depth -= 1
             if len(values) != spec.rows:
                 raise BundleError(f"column {number} has {len(values)} values, not {spec.rows}")
             self._columns[number] = values

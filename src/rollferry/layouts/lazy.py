@@ -1,11 +1,12 @@
-"""Rows that are cut only when they are asked for."""
+"""Rows that are cut, and lists that are rebuilt, only when they are asked for."""
 
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, overload
 
 from rollferry.layouts.base import Int64Array
 
-__all__ = ["LazyRows"]
+__all__ = ["LazyList", "LazyRows"]
 
 
 class LazyRows(Sequence[Any]):
@@ -68,3 +69,55 @@ class LazyRows(Sequence[Any]):
                 f"row {position} has the offsets {start} and {stop}, but there are {len(self._values)} values"
             )
         return self._values[start:stop]
+
+
+class LazyList(Sequence[Any]):
+    """Read-only sequence of values that are rebuilt, all of them, at the first access to one. Thread-safe.
+
+    That access raises what `get` would have raised for the field, BundleError for example.
+
+    Parameters
+    ----------
+    length
+        Number of values.
+    rebuild
+        Gives them.
+    lock
+        Held meanwhile: what belongs to one `get` is rebuilt by one thread at a time.
+    """
+
+    __slots__ = ("_length", "_lock", "_rebuild", "_values")
+
+    def __init__(self, length: int, rebuild: Callable[[], list[Any]], lock: threading.RLock) -> None:
+        self._length = length
+        self._rebuild: Callable[[], list[Any]] | None = rebuild
+        self._lock = lock
+        self._values: list[Any] = []
+
+    def __len__(self) -> int:
+        return self._length
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        return self._list()[index]
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._list())
+
+    def __repr__(self) -> str:
+        return f"LazyList({self._length} values)"
+
+    def tolist(self) -> list[Any]:
+        """Give the values as a list of the caller's own."""
+        return list(self._list())
+
+    def _list(self) -> list[Any]:
+        if self._rebuild is not None:
+            with self._lock:
+                if self._rebuild is not None:
+                    self._values = self._rebuild()
+                    self._rebuild = None  # which also lets go of what the other fields need
+        return self._values

@@ -47,8 +47,8 @@ def gather(spans: _native.Spans, dest: Bytes, start: int) -> None:
     spans.gather(dest, start, min(CPUS, 1 + len(dest) // THREAD_BYTES))
 
 
-def bytes_of(lease: _native.Lease) -> Bytes:
-    """Give the memory of a lease; the lease lives as long as the array or any view of it."""
+def bytes_of(lease: _native.Lease | _native.Spans) -> Bytes:
+    """Give the memory of a lease, or of spans in one piece; it lives as long as the array or any view of it."""
     # numpy's type hints know no buffers but those of the standard library.
     return np.frombuffer(cast(Any, lease), np.uint8)
 

@@ -1,17 +1,18 @@
 """The copy plan: sources of bytes, where each goes in the payload, and the copying itself."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple, Protocol
 
 import msgspec
 import numpy as np
 
 from rollferry import _native
-from rollferry.memory.leases import Bytes, gather
+from rollferry.memory.leases import Bytes, bytes_of, gather
 
-__all__ = ["ALIGNMENT", "CopyPlan", "Member", "Source", "SpanSource"]
+__all__ = ["ALIGNMENT", "CopyPlan", "Member", "Ready", "Source", "SpanSource"]
 
 ALIGNMENT = 64
+READY_NBYTES = 1 << 20  # below it a copy costs less than what saves it
 
 
 class Member(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -19,6 +20,21 @@ class Member(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
 
     offset: int
     nbytes: int
+
+
+class Ready(NamedTuple):
+    """A part of the payload that lies in the batch's own memory as it is to be stored.
+
+    Parameters
+    ----------
+    offset
+        Where it is in the payload.
+    memory
+        Its bytes, read-only; they stay in place as long as the array lives.
+    """
+
+    offset: int
+    memory: Bytes
 
 
 class Source(Protocol):
@@ -62,6 +78,10 @@ class SpanSource:
         """Fill `dest` with the bytes from `start` on."""
         gather(self._spans, dest, start)
 
+    def in_place(self) -> Bytes | None:
+        """Give the memory itself if it is one piece."""
+        return bytes_of(self._spans) if self._spans.contiguous else None
+
 
 class CopyPlan:
     """Places sources in 64-byte-aligned members of one payload, and copies them there.
@@ -77,6 +97,8 @@ class CopyPlan:
         Their places, in the order of the sources, rising.
     nbytes
         Bytes of the payload.
+    ready
+        Large parts that need no copying, rising.
     """
 
     def __init__(self, sources: Sequence[Source]) -> None:
@@ -87,11 +109,19 @@ class CopyPlan:
             self.members.append(Member(position, source.nbytes))
             position = round_up(position + source.nbytes)
         self.nbytes = position
+        self.ready: list[Ready] = []
+        for member, source in zip(self.members, sources, strict=True):
+            if member.nbytes >= READY_NBYTES and isinstance(source, SpanSource):
+                memory = source.in_place()
+                if memory is not None:
+                    self.ready.append(Ready(member.offset, memory))
+        self._ready = dict(self.ready)
 
-    def pack(self, chunks: Sequence[Bytes]) -> None:
-        """Fill chunks, which together are as long as the payload, in order.
+    def packed(self, chunks: Iterable[Bytes]) -> Iterator[Bytes]:
+        """Give chunks, which together are as long as the payload, in order, each when it was filled.
 
-        Bytes between members are left as they are; a chunk boundary may lie anywhere.
+        Bytes between members are left as they are; a chunk boundary may lie anywhere. A chunk that is `ready` memory itself
+        needs no filling.
         """
         start = 0
         first = 0
@@ -104,6 +134,7 @@ class CopyPlan:
                 if self.members[index].offset >= stop:
                     break
                 self._pack_member(index, chunk, start, staged)
+            yield chunk
             start = stop
 
     def _pack_member(self, index: int, chunk: Bytes, chunk_start: int, staged: dict[int, Bytes]) -> None:
@@ -113,6 +144,9 @@ class CopyPlan:
         if low >= high:
             return
         dest = chunk[low - chunk_start : high - chunk_start]
+        ready = self._ready.get(member.offset)
+        if ready is not None and dest.ctypes.data == ready.ctypes.data + low - member.offset:
+            return
         if len(dest) == member.nbytes:
             source.fill(dest)
         elif isinstance(source, SpanSource):

@@ -8,16 +8,17 @@
 
 import secrets
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from rollferry.engines.base import Bytes, Engine
+from rollferry.engines.base import Bytes, Engine, Ready
 from rollferry.engines.registry import open_engine
 from rollferry.errors import BundleNotFoundError, EngineError
 from rollferry.ferry import Ferry
+from rollferry.memory.leases import frozen
 from rollferry.testing.equality import assert_same
 from rollferry.testing.faulty import FaultyEngine
 from rollferry.testing.layout_contract import LayoutContract
@@ -37,11 +38,12 @@ def payload_of(nbytes: int, seed: int = 0) -> bytes:
     return np.random.default_rng(seed).bytes(nbytes)
 
 
-def fill(chunks: Sequence[Bytes], payload: bytes) -> None:
+def fill(chunks: Iterable[Bytes], payload: bytes) -> None:
     """Write a payload to the chunks of a writer."""
     start = 0
     for chunk in chunks:
-        chunk[:] = np.frombuffer(payload[start : start + len(chunk)], np.uint8)
+        if chunk.flags.writeable:
+            chunk[:] = np.frombuffer(payload[start : start + len(chunk)], np.uint8)
         start += len(chunk)
 
 
@@ -92,13 +94,30 @@ class EngineContract:
     def test_chunks_are_writable_memory_for_the_payload(self, engine: Engine, nbytes: int) -> None:
         """Lent chunks are as long together as was asked for."""
         writer = engine.begin(new_key(), nbytes, 1)
-        assert sum(len(chunk) for chunk in writer.chunks) == nbytes
+        lent = 0
         for chunk in writer.chunks:
+            lent += len(chunk)
             assert chunk.dtype == np.uint8
             assert chunk.ndim == 1
             assert chunk.flags.writeable
             assert chunk.flags.c_contiguous
+        assert lent == nbytes
         writer.abort()
+
+    def test_ready_memory_needs_no_copy(self, engine: Engine) -> None:
+        """Parts that are ready are taken as they are, or chunks are lent for them; all bytes arrive in either case."""
+        payload = np.frombuffer(payload_of(5 << 20), np.uint8)
+        places = [(64, 1 << 20), ((1 << 20) + 64, 3 << 20)]
+        ready = [Ready(start, frozen(payload[start : start + nbytes])) for start, nbytes in places]
+        key = new_key()
+        writer = engine.begin(key, len(payload), 1, ready)
+        fill(writer.chunks, payload.tobytes())
+        writer.publish(b"m")
+        assert get(engine, key).tobytes() == payload.tobytes()
+        aborted = engine.begin(new_key(), len(payload), 1, ready)
+        fill(aborted.chunks, payload.tobytes())
+        aborted.abort()
+        assert engine.list() == [key]
 
     @pytest.mark.parametrize("nbytes", [0, 1, 1_000_003])
     def test_manifest_may_have_any_length(self, engine: Engine, nbytes: int) -> None:

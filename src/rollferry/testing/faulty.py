@@ -1,9 +1,9 @@
 """An engine that fails on purpose, to see that nothing is left behind."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from rollferry.engines.base import Bytes, Engine, Reader, Usage, Writer
+from rollferry.engines.base import Bytes, Engine, Reader, Ready, Usage, Writer
 from rollferry.errors import EngineError
 
 __all__ = ["FaultyEngine"]
@@ -45,10 +45,10 @@ class FaultyEngine:
         if self._faults.get(name) == self.calls[name]:
             raise EngineError(f"{name} fails on purpose")
 
-    def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int) -> Writer:
+    def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int, ready: Sequence[Ready] = ()) -> Writer:
         """Do as the engine does, or fail; likewise all others."""
         self.step("begin")
-        return FaultyWriter(self, self._engine.begin(key, payload_nbytes, manifest_nbytes))
+        return FaultyWriter(self, self._engine.begin(key, payload_nbytes, manifest_nbytes, ready))
 
     def open(self, key: str) -> Reader:  # noqa: D102
         self.step("open")
@@ -78,7 +78,7 @@ class FaultyWriter:
         engine.unfinished += 1
 
     @property
-    def chunks(self) -> Sequence[Bytes]:
+    def chunks(self) -> Iterable[Bytes]:
         self._engine.step("chunks")
         return self._writer.chunks
 

@@ -27,7 +27,8 @@ class Encoded:
         self.specs = encoder.specs
         self.plan = CopyPlan(encoder.sources)
         self.payload = np.zeros(self.plan.nbytes, np.uint8)
-        self.plan.pack([self.payload[start : start + chunk] for start in range(0, self.plan.nbytes, chunk)])
+        for _ in self.plan.packed(self.payload[start : start + chunk] for start in range(0, self.plan.nbytes, chunk)):
+            pass
         self.allow_pickle = allow_pickle
 
     def member(self, number: int) -> Bytes:

@@ -8,17 +8,17 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rollferry.engines.mooncake.options import Options
-from rollferry.engines.mooncake.pool import Pool, Region
+from rollferry.engines.mooncake.pool import Borrowed, Pool
 from rollferry.errors import BundleError, EngineError, EngineFullError, FerryClosedError
 
-__all__ = ["FULL", "MISSING", "Client", "connect"]
+__all__ = ["MISSING", "Client", "connect"]
 
-FULL, INVALID, MISSING, EXISTS = -200, -600, -704, -705
+FULL, INVALID, MISSING, EXISTS, OVER_QUOTA = -200, -600, -704, -705, -1700
 STATUS = {
     -1: "internal error",
     -101: "the segment is gone",
@@ -38,13 +38,13 @@ STATUS = {
     -800: "the transfer failed: the process that lends the memory is gone, or the network is down",
     -900: "the master can't be reached",
     -1010: "the master isn't ready",
+    OVER_QUOTA: "the tenant's quota is used up",
 }
 PASSING = frozenset({-703, -707, -800})  # what may be over the next time
 AT_ONCE = 32  # objects in one call: each may take a connection
 PAUSES = (0.05, 0.2, 0.5)  # seconds before each further attempt
 CONNECT_SECONDS = 5.0
 HTTP_SECONDS = 10.0
-BatchCall = Callable[[list[str], list[int], list[int]], list[int]]
 OWN_BUFFER = 16 << 20  # Mooncake's own staging memory, which zero-copy calls leave alone
 INFINIBAND = "/sys/class/infiniband"
 PIP = "pip install 'rollferry[mooncake]'"
@@ -91,9 +91,9 @@ class Client:
             )
         self.replication: Any = module.ReplicateConfig()
         self.replication.replica_num = options.replicas
-        if hasattr(self.replication, "with_hard_pin"):
-            self.replication.with_hard_pin = True
+        self.replication.with_hard_pin = True
         self.pool = Pool(self._register, self._unregister, options.buffer)
+        self.borrowed = Borrowed(self._register, self._unregister)
 
     @contextmanager
     def at_work(self) -> Iterator[None]:
@@ -111,22 +111,45 @@ class Client:
                 self._working -= 1
                 self._idle.notify_all()
 
-    def put(self, keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]) -> None:
-        """Store objects out of registered memory: all, or none and EngineError."""
-        self._check_absent(keys)
+    def put(self, key: str, addresses: Sequence[int], sizes: Sequence[int], bundle_nbytes: int) -> None:
+        """Store one object, put together from registered memory: all of it, or none and EngineError."""
         try:
-            for key, status in zip(keys, self._transfer(self._put_batch, keys, addresses, sizes), strict=True):
-                if status == FULL:
-                    raise self._full(sum(sizes))
-                if status < 0:
-                    raise failure(status, f"{key} can't be put")
+            for pause in (*PAUSES, None):
+                status = self.store.batch_put_from_multi_buffers(
+                    [key], [list(addresses)], [list(sizes)], self.replication
+                )[0]
+                if status not in PASSING or pause is None:
+                    break
+                time.sleep(pause)
+                self.discard([key])  # half an object that stayed would pass for a whole one
+            if status in (FULL, OVER_QUOTA):
+                raise self._full(status, bundle_nbytes)
+            if status < 0:
+                raise failure(status, f"{key} can't be put")
         except BaseException as error:
-            self.discard_after(error, keys)
+            self.discard_after(error, [key])
             raise
 
     def get(self, keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]) -> list[int]:
-        """Read objects into registered memory; give for each the bytes that were read, or MISSING."""
-        statuses = self._transfer(self.store.batch_get_into, keys, addresses, sizes)
+        """Read objects into registered memory; give for each the bytes that were read, or MISSING.
+
+        They are read few at a time, again where a status may pass, and up to the first that is bad.
+        """
+        statuses = [0] * len(keys)
+        for start in range(0, len(keys), AT_ONCE):
+            todo = list(range(start, min(start + AT_ONCE, len(keys))))
+            for pause in (*PAUSES, None):
+                found = self.store.batch_get_into(
+                    [keys[n] for n in todo], [addresses[n] for n in todo], [sizes[n] for n in todo]
+                )
+                for n, status in zip(todo, found, strict=True):
+                    statuses[n] = status
+                todo = [n for n in todo if statuses[n] in PASSING]
+                if not todo or pause is None:
+                    break
+                time.sleep(pause)
+            if any(status < 0 for status in statuses[start : start + AT_ONCE]):
+                break
         for key, status in zip(keys, statuses, strict=True):
             if status == INVALID:
                 raise BundleError(f"{key} is longer than its bundle says")
@@ -134,33 +157,8 @@ class Client:
                 raise failure(status, f"{key} can't be read")
         return statuses
 
-    def _transfer(
-        self, call: BatchCall, keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]
-    ) -> list[int]:
-        """Transfer objects, few at a time, again where a status may pass; give all statuses up to the first bad one."""
-        statuses = [0] * len(keys)
-        for start in range(0, len(keys), AT_ONCE):
-            todo = list(range(start, min(start + AT_ONCE, len(keys))))
-            for pause in (*PAUSES, None):
-                found = call([keys[n] for n in todo], [addresses[n] for n in todo], [sizes[n] for n in todo])
-                for n, status in zip(todo, found, strict=True):
-                    statuses[n] = status
-                todo = [n for n in todo if statuses[n] in PASSING]
-                if not todo or pause is None:
-                    break
-                time.sleep(pause)
-                if call == self._put_batch:
-                    self.discard([keys[n] for n in todo])  # half an object that stayed would pass for a whole one
-            if any(status < 0 for status in statuses[start : start + AT_ONCE]):
-                break
-        return statuses
-
-    def _put_batch(self, keys: list[str], addresses: list[int], sizes: list[int]) -> list[int]:
-        statuses: list[int] = self.store.batch_put_from(keys, addresses, sizes, self.replication)
-        return statuses
-
-    def _check_absent(self, keys: Sequence[str]) -> None:
-        # Mooncake reports success for an object that exists, and keeps the old one.
+    def check_absent(self, keys: Sequence[str]) -> None:
+        """Raise EngineError where an object exists: Mooncake would report success, and keep the old one."""
         for key, status in zip(keys, self.store.batch_is_exist(list(keys)), strict=True):
             if status != 0:
                 raise failure(status if status < 0 else EXISTS, f"{key} can't be put")
@@ -241,23 +239,23 @@ class Client:
             self.pool.close()
             self.store.close()
 
-    def _full(self, nbytes: int) -> EngineFullError:
+    def _full(self, status: int, nbytes: int) -> EngineFullError:
         free = self.free_nbytes()
+        known = "how much is free is unknown" if free is None else f"{free:,} bytes are free, perhaps in pieces"
         return EngineFullError(
-            f"Mooncake Store has no room for {nbytes:,} bytes in {self.options.replicas} replica(s); "
-            + ("how much is free is unknown" if free is None else f"{free:,} bytes are free")
-            + ", perhaps in pieces. Remove bundles, or start clients with a larger ?segment=",
+            f"Mooncake Store has no room for {nbytes:,} bytes in {self.options.replicas} replica(s): {STATUS[status]}; "
+            f"in the whole store, {known}. Remove bundles, or start clients with a larger ?segment=",
             needed=nbytes,
             free=free or 0,
         )
 
-    def _register(self, region: Region) -> None:
-        status = self.store.register_buffer(region.address, region.nbytes)
+    def _register(self, address: int, nbytes: int) -> None:
+        status = self.store.register_buffer(address, nbytes)
         if status != 0:
-            raise failure(status, f"{region.nbytes:,} bytes of memory can't be registered; is 'ulimit -l' too low?")
+            raise failure(status, f"{nbytes:,} bytes of memory can't be registered; is 'ulimit -l' too low?")
 
-    def _unregister(self, region: Region) -> None:
-        self.store.unregister_buffer(region.address)
+    def _unregister(self, address: int) -> None:
+        self.store.unregister_buffer(address)
 
     def _ask(self, path: str) -> str:
         try:
@@ -317,11 +315,14 @@ def failure(status: int, what: str) -> EngineError:
 def load_module() -> Any:
     """Import Mooncake. Raises EngineError that says how to install what is missing."""
     try:
-        return importlib.import_module("mooncake.store")
+        module = importlib.import_module("mooncake.store")
     except ModuleNotFoundError as error:
         raise EngineError(f"mooncake:// needs Mooncake ({error}); install it: {PIP}") from error
     except ImportError as error:
         raise EngineError(f"Mooncake needs shared libraries ({error}); install them: {APT}") from error
+    if not hasattr(module.ReplicateConfig(), "with_hard_pin"):
+        raise EngineError(f"this Mooncake is too old to keep bundles from being evicted; update it: {PIP}")
+    return module
 
 
 def check_surroundings(options: Options) -> str:

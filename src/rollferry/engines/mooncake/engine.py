@@ -1,9 +1,9 @@
 """The engine over Mooncake Store."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from rollferry.engines.base import Reader, Usage, Writer
+from rollferry.engines.base import Reader, Ready, Usage, Writer
 from rollferry.engines.mooncake.client import Client
 from rollferry.engines.mooncake.frame import PREFIX, chunk_key, key_of_root, root_key
 from rollferry.engines.mooncake.reader import MooncakeReader
@@ -38,9 +38,9 @@ class MooncakeEngine:
         with client.at_work():
             yield client
 
-    def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int) -> Writer:
+    def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int, ready: Sequence[Ready] = ()) -> Writer:
         with self._using() as client:
-            return MooncakeWriter(client, key, payload_nbytes, manifest_nbytes)
+            return MooncakeWriter(client, key, payload_nbytes, manifest_nbytes, ready)
 
     def open(self, key: str) -> Reader:
         with self._using() as client:

@@ -42,6 +42,11 @@ class Frame(NamedTuple):
         return HEADER_NBYTES + self.manifest_nbytes + (0 if self.chunk_nbytes else self.payload_nbytes)
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of all objects."""
+        return HEADER_NBYTES + self.manifest_nbytes + self.payload_nbytes
+
+    @property
     def chunk_sizes(self) -> list[int]:
         """Bytes of every chunk."""
         if not self.chunk_nbytes:

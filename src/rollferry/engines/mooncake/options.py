@@ -14,7 +14,7 @@ OPTIONS: dict[str, tuple[str | None, str]] = {
     "device": ("MOONCAKE_DEVICE", ""),
     "segment": ("MOONCAKE_GLOBAL_SEGMENT_SIZE", "512mb"),
     "buffer": ("MOONCAKE_LOCAL_BUFFER_SIZE", "256mb"),
-    "chunk": (None, "64mb"),
+    "chunk": (None, "16mb"),
     "hostname": ("MOONCAKE_LOCAL_HOSTNAME", ""),
     "metadata": ("MOONCAKE_TE_META_DATA_SERVER", "P2PHANDSHAKE"),
     "replicas": (None, "1"),

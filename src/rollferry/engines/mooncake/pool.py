@@ -6,12 +6,13 @@ import weakref
 from collections import deque
 from collections.abc import Callable
 
-from rollferry import _native
-from rollferry.errors import EngineFullError
-from rollferry.memory.leases import Bytes, bytes_of
+from rollferry.errors import EngineError
+from rollferry.memory.leases import Bytes, allocate, bytes_of
 
-__all__ = ["Pool", "Region"]
+__all__ = ["Borrowed", "Pool", "Region"]
 
+Register = Callable[[int, int], None]
+Unregister = Callable[[int], None]
 MIN_BITS = 16  # the smallest region has 64 KiB
 
 
@@ -25,11 +26,7 @@ class Region:
     """
 
     def __init__(self, nbytes: int) -> None:
-        try:
-            self.lease = _native.allocate(nbytes)
-        except (MemoryError, OverflowError) as error:
-            raise EngineFullError(f"there is no memory for {nbytes:,} bytes", needed=nbytes, free=0) from error
-        self.memory: Bytes = bytes_of(self.lease)
+        self.memory = allocate(nbytes)
         self.nbytes = nbytes
         self.address = self.memory.ctypes.data
         self.registered = False
@@ -44,12 +41,12 @@ class Pool:
     Parameters
     ----------
     register, unregister
-        Do that with a region.
+        Do that with an address and a number of bytes, and with an address.
     limit
         Most bytes that stay registered.
     """
 
-    def __init__(self, register: Callable[[Region], None], unregister: Callable[[Region], None], limit: int) -> None:
+    def __init__(self, register: Register, unregister: Unregister, limit: int) -> None:
         self._register = register
         self._unregister = unregister
         self._limit = limit
@@ -77,7 +74,7 @@ class Pool:
                 self._free.remove(region)
                 return region
         region = Region(size)
-        self._register(region)
+        self._register(region.address, region.nbytes)
         with self._lock:
             region.registered = True
             self._registered += size
@@ -96,7 +93,7 @@ class Pool:
         if not nbytes:
             self.release(region)
             return region.memory[:0]
-        holder = (ctypes.c_ubyte * nbytes).from_buffer(region.lease, start)
+        holder = (ctypes.c_ubyte * nbytes).from_buffer(region.memory.data, start)
         weakref.finalize(holder, self.release, region).atexit = False
         return bytes_of(holder)  # type: ignore[arg-type]  # any buffer serves
 
@@ -118,7 +115,42 @@ class Pool:
         if region.registered:
             region.registered = False
             self._registered -= region.nbytes
-            self._unregister(region)
+            self._unregister(region.address)
+
+
+class Borrowed:
+    """Memory of batches, registered for the time of a put, so that it is sent from where it lies.
+
+    Parameters
+    ----------
+    register, unregister
+        Do that with an address and a number of bytes, and with an address.
+    """
+
+    def __init__(self, register: Register, unregister: Unregister) -> None:
+        self._register = register
+        self._unregister = unregister
+        self._lock = threading.Lock()
+        self._taken: dict[int, int] = {}  # address -> bytes
+
+    def take(self, memory: Bytes) -> bool:
+        """Register memory; False where that can't be, and it is to be copied: another put has part of it, for example."""
+        address, nbytes = memory.ctypes.data, len(memory)
+        with self._lock:
+            if any(address < other + size and other < address + nbytes for other, size in self._taken.items()):
+                return False
+            try:
+                self._register(address, nbytes)
+            except EngineError:
+                return False
+            self._taken[address] = nbytes
+            return True
+
+    def give_back(self, memory: Bytes) -> None:
+        """Unregister it."""
+        with self._lock:
+            del self._taken[memory.ctypes.data]
+            self._unregister(memory.ctypes.data)
 
 
 def rounded(nbytes: int) -> int:

@@ -6,7 +6,7 @@ from contextlib import suppress
 import numpy as np
 import ray
 
-from rollferry.engines.base import Bytes, Reader, Usage, Writer
+from rollferry.engines.base import Bytes, Reader, Ready, Usage, Writer
 from rollferry.engines.ray.actors import Found
 from rollferry.engines.ray.session import Session, attach
 from rollferry.engines.ray.staging import Staging, StagingPool
@@ -149,7 +149,7 @@ class RayEngine:
         self._pool = StagingPool(pool)
         self._chunk = chunk
 
-    def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int) -> Writer:
+    def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int, ready: Sequence[Ready] = ()) -> Writer:
         self._session.registry()  # fails before anything is packed
         return RayWriter(self._session, self._pool, key, payload_nbytes, self._chunk)
 

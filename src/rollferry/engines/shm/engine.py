@@ -3,8 +3,9 @@
 import contextlib
 import os
 import weakref
+from collections.abc import Sequence
 
-from rollferry.engines.base import Reader, Usage, Writer
+from rollferry.engines.base import Reader, Ready, Usage, Writer
 from rollferry.engines.shm.descriptors import translated
 from rollferry.engines.shm.directory import Directory
 from rollferry.engines.shm.mappings import Mappings
@@ -35,7 +36,7 @@ class ShmEngine:
         self._mappings = Mappings()
         ENGINES.add(self)
 
-    def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int) -> Writer:
+    def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int, ready: Sequence[Ready] = ()) -> Writer:
         writer = ShmWriter(
             self._directory,
             self._pool,

@@ -1,0 +1,170 @@
+/* Where CPython keeps what is inside of its lists, tuples and ints.
+ *
+ * The stable ABI asks a function for each item, which takes longer than reading it. The places below are those of CPython
+ * 3.11 to 3.14 with a GIL; they are compared with what the functions say when the module is imported, and not used if
+ * anything differs, or in any other version.
+ */
+#include "native.h"
+
+bool rf_layout_known = false;
+bool rf_ints_are_tagged = false;
+static bool verified = false;
+
+static bool has_sizes(PyTypeObject *type, long basic, long item)
+{
+    PyObject *basic_size = PyObject_GetAttrString((PyObject *)type, "__basicsize__");
+    PyObject *item_size = PyObject_GetAttrString((PyObject *)type, "__itemsize__");
+    bool same = basic_size != NULL && item_size != NULL && PyLong_AsLong(basic_size) == basic &&
+                PyLong_AsLong(item_size) == item;
+    Py_XDECREF(basic_size);
+    Py_XDECREF(item_size);
+    return same;
+}
+
+static bool reads_int(long long value)
+{
+    PyObject *object = PyLong_FromLongLong(value);
+    int64_t found = 0;
+    bool small = value > -(1LL << 30) && value < 1LL << 30;
+    bool same = object != NULL && rf_read_small_int(object, &found) == small && (!small || found == value);
+    Py_XDECREF(object);
+    return same;
+}
+
+static bool reads_items(PyObject *sequence)
+{
+    rf_scratch none = {NULL, 0};
+    PyObject *const *items = sequence == NULL ? NULL : rf_items(sequence, 2, &none);
+    bool same = items != NULL && items[0] == Py_None && items[1] == Py_Ellipsis;
+    Py_XDECREF(sequence);
+    return same;
+}
+
+static bool verify(void)
+{
+    static const long long values[] = {
+        0, 1, -1, 255, -5, 256, 257, -256, (1LL << 30) - 1, 1 - (1LL << 30), 1LL << 30, -(1LL << 30), 1LL << 31,
+        1LL << 60, INT64_MAX, INT64_MIN,
+    };
+    if (!has_sizes(&PyList_Type, 40, 0) || !has_sizes(&PyTuple_Type, 24, sizeof(PyObject *)) ||
+        !has_sizes(&PyLong_Type, 24, sizeof(uint32_t))) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        if (!reads_int(values[i])) {
+            return false;
+        }
+    }
+    return reads_items(Py_BuildValue("[OO]", Py_None, Py_Ellipsis)) &&
+           reads_items(Py_BuildValue("(OO)", Py_None, Py_Ellipsis));
+}
+
+/* trust_layout(trusted): for tests, which compare both ways. Gives what it was. */
+static PyObject *trust_layout(PyObject *Py_UNUSED(module), PyObject *trusted)
+{
+    bool before = rf_layout_known;
+    int wanted = PyObject_IsTrue(trusted);
+    if (wanted < 0) {
+        return NULL;
+    }
+    rf_layout_known = wanted && verified;
+    return PyBool_FromLong(before);
+}
+
+static PyObject **scratch_of(rf_scratch *scratch, Py_ssize_t n)
+{
+    if (n > scratch->capacity) {
+        PyObject **items = PyMem_Realloc(scratch->items, (size_t)n * sizeof *items);
+        if (items == NULL) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        scratch->items = items;
+        scratch->capacity = n;
+    }
+    return scratch->items;
+}
+
+static PyObject **known_items(PyObject *sequence)
+{
+    char *place = (char *)sequence + sizeof(PyVarObject);
+    if (Py_TYPE(sequence) == &PyTuple_Type) {
+        return (PyObject **)place;
+    }
+    PyObject **items;
+    memcpy(&items, place, sizeof items);
+    return items;
+}
+
+PyObject *const *rf_items(PyObject *sequence, Py_ssize_t n, rf_scratch *scratch)
+{
+    static PyObject *const nothing[1];
+    if (n == 0) {
+        return nothing; /* an empty list has no memory for items */
+    }
+    if (rf_layout_known) {
+        return known_items(sequence);
+    }
+    PyObject **items = scratch_of(scratch, n);
+    for (Py_ssize_t i = 0; items != NULL && i < n; i++) {
+        items[i] = Py_TYPE(sequence) == &PyTuple_Type ? PyTuple_GetItem(sequence, i) : PyList_GetItem(sequence, i);
+    }
+    return items;
+}
+
+PyObject **rf_slots(PyObject *sequence, Py_ssize_t n, rf_scratch *scratch)
+{
+    if (rf_layout_known) {
+        return known_items(sequence);
+    }
+    PyObject **slots = scratch_of(scratch, n);
+    if (slots != NULL) {
+        memset(slots, 0, (size_t)n * sizeof *slots);
+    }
+    return slots;
+}
+
+int rf_fill_slots(PyObject *sequence, Py_ssize_t n, PyObject **slots, bool complete)
+{
+    if (rf_layout_known) {
+        return complete ? 0 : -1; /* what is there already is the sequence's */
+    }
+    int status = complete ? 0 : -1;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        if (status < 0) {
+            Py_XDECREF(slots[i]);
+        } else if (Py_TYPE(sequence) == &PyTuple_Type) {
+            status = PyTuple_SetItem(sequence, i, slots[i]);
+        } else {
+            status = PyList_SetItem(sequence, i, slots[i]);
+        }
+    }
+    return status;
+}
+
+void rf_scratch_free(rf_scratch *scratch)
+{
+    PyMem_Free(scratch->items);
+    scratch->items = NULL;
+    scratch->capacity = 0;
+}
+
+static PyMethodDef functions[] = {
+    {"trust_layout", trust_layout, METH_O,
+     "trust_layout(trusted)\n--\n\nWhether to read built-in objects directly, where that was verified; gives what it was."},
+    {NULL, NULL, 0, NULL},
+};
+
+int rf_layout_init(PyObject *module, rf_state *Py_UNUSED(state))
+{
+    unsigned long minor = (Py_Version >> 16) & 0xFF;
+    if (Py_Version >> 24 == 3 && minor >= 11 && minor <= 14 && sizeof(PyVarObject) == 24) {
+        rf_ints_are_tagged = minor >= 12;
+        rf_layout_known = true; /* for the verification */
+        rf_layout_known = verified = verify();
+        if (PyErr_Occurred()) {
+            return -1;
+        }
+    }
+    return PyModule_AddFunctions(module, functions);
+}
