@@ -26,8 +26,10 @@ ALLOWED: dict[str, set[str]] = {
     "bundle": {"layouts", "engines.base", "memory", "_native"},
     "explain": {"bundle", "layouts", "memory"},
     "ferry": {"bundle", "engines.base", "engines.registry", "explain"},
-    "cli": {PUBLIC, "demo"},
+    "cli": {PUBLIC, "bench", "demo", "files"},
+    "bench": {PUBLIC, "_native", "files", "testing"},
     "demo": {PUBLIC},
+    "files": set(),
     "integrations": {PUBLIC},
     "_native": {"memory"},  # its types
 }

@@ -26,9 +26,7 @@ def touch(batch: Batch) -> None:
             digest.update(_readable(value))
         elif isinstance(value, LazyRows):
             todo += (value.values, value.offsets)
-        elif isinstance(value, LazyList):
-            todo.append(value.tolist())
-        elif isinstance(value, list | tuple | np.ndarray):
+        elif isinstance(value, list | tuple | np.ndarray | LazyList):
             # Finding the types reads every item; numbers need no more.
             if not {*map(type, value)} <= _NUMBERS:
                 todo.extend(value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import rollferry
 from rollferry.bench.arms.base import Arm, Place
@@ -47,8 +47,7 @@ class FerryArm(Arm):
         return self._ferry.usage().live_nbytes
 
     def phases(self) -> dict[str, float]:
-        timings: Any = getattr(self._ferry, "timings", ())
-        return dict(timings[-1].phases) if timings else {}
+        return self._ferry.timings[-1].phases
 
     def close(self) -> None:
         self._ferry.close()
