@@ -417,6 +417,13 @@ def test_first_calls_are_kept_apart(tmp_path: Path) -> None:
     assert "First calls of fresh processes" in text_of(console)
 
 
+def test_a_terminal_shows_bars() -> None:
+    console = Console(file=io.StringIO(), width=150, force_terminal=True)
+    session.bench(BenchOptions(arms=("shm",), workloads=("shard",), **TINY), console=console)
+    assert "shm: trial 2 of 2" in text_of(console)
+    assert "2/3" in text_of(console)
+
+
 def place_of(directory: Path, disk: Path) -> pair.Terms:
     planned = plan.Planned(Source("shard", 3), "", 10_000)
     return pair.Terms(planned, directory, disk, "consumer", {})

@@ -52,7 +52,7 @@ class Bars(Lines):
     def __init__(self, console: Console, baseline: str, bars: Progress) -> None:
         super().__init__(console, baseline)
         self._bars = bars
-        self._task = bars.add_task("", total=None)
+        self._task = bars.add_task("", total=None, step="")
 
     def begin(self, what: str, steps: int) -> None:
         """Start the bar anew."""
@@ -104,7 +104,7 @@ def end(report: Report) -> Group:
 
 
 def _times(run: Run, baseline: str) -> Table:
-    """Give the times of all arms, with those that nothing can be faster than."""
+    """Give the times of all arms, as multiples of the floors, and how many times as long the baseline takes."""
     size = f"{run.nbytes / _MIB:,.1f} MiB"
     samples = f"{run.samples:,} samples, " if run.samples else ""
     trials = max((len(result.trials) for result in run.arms.values()), default=0)
@@ -113,8 +113,8 @@ def _times(run: Run, baseline: str) -> Table:
     table.add_column("", no_wrap=True)
     for figure in FIGURES:
         table.add_column(f"{figure}\n[dim]{_HINTS[figure]}", justify="right", no_wrap=True)
-    table.add_column("put / floor\nget / floor", justify="right", no_wrap=True)
-    table.add_column(f"{baseline} / put\n{baseline} / get", justify="right", no_wrap=True)
+    table.add_column("x floor\n[dim]put, get", justify="right", no_wrap=True)
+    table.add_column(f"vs {baseline}\n[dim]put, get", justify="right", no_wrap=True)
     for name, result in run.arms.items():
         over = [run.over_floor(name, figure) for figure in ("put", "get")]
         speedups = [run.speedup(name, figure, baseline) for figure in ("put", "get")]
@@ -129,19 +129,23 @@ def _times(run: Run, baseline: str) -> Table:
 
 def _first_and_memory(run: Run) -> Table:
     """Give the first calls of fresh processes, and memory."""
-    table = Table(title="First calls of fresh processes, ms; memory, MiB", title_justify="left")
+    alone = all(result.cold for result in run.arms.values())
+    title = (
+        "First calls of fresh processes, ms; memory, MiB" if alone else "Memory, MiB, of processes that have all arms"
+    )
+    table = Table(title=title, title_justify="left")
     table.add_column("", no_wrap=True)
     for heading in ("first put", "first get", "peak of producer", "peak of consumer", "stored", "reference"):
         table.add_column(heading, justify="right", no_wrap=True)
     for result in run.arms.values():
         cold, last = result.cold, result.trials[-1]
-        alone = cold or last
+        peaks = cold or last
         table.add_row(
             _title(result),
             _ms(cold.put) if cold else "",
             _ms(cold.get) if cold else "",
-            f"{alone.producer_peak / _MIB:,.0f} (+{max(alone.producer_peak - alone.producer_before, 0) / _MIB:,.0f})",
-            f"{alone.consumer_peak / _MIB:,.0f} (+{max(alone.consumer_peak - alone.consumer_before, 0) / _MIB:,.0f})",
+            f"{peaks.producer_peak / _MIB:,.0f} (+{max(peaks.producer_peak - peaks.producer_before, 0) / _MIB:,.0f})",
+            f"{peaks.consumer_peak / _MIB:,.0f} (+{max(peaks.consumer_peak - peaks.consumer_before, 0) / _MIB:,.0f})",
             f"{last.stored_nbytes / _MIB:,.1f}",
             f"{last.ref_nbytes:,} B",
         )
@@ -183,7 +187,7 @@ def _title(result: ArmResult) -> str:
 
 
 def _spread(spread: Spread) -> str:
-    return f"{_ms(spread.median)}\n[dim]{_ms(spread.min)} - {_ms(spread.max)}"
+    return f"{_ms(spread.median)}\n[dim]{_ms(spread.min)}-{_ms(spread.max)}"
 
 
 def _ms(seconds: float) -> str:
@@ -193,4 +197,9 @@ def _ms(seconds: float) -> str:
 
 
 def _ratios(pair: list[float | None]) -> str:
-    return "\n".join("-" if ratio is None else f"{ratio:,.0f}x" if ratio >= 99.5 else f"{ratio:.1f}x" for ratio in pair)
+    return "\n".join("-" if ratio is None else f"{_digits(ratio)}x" for ratio in pair)
+
+
+def _digits(number: float) -> str:
+    """Give a number with two or three digits that mean something."""
+    return f"{number:,.0f}" if number >= 99.5 else f"{number:.1f}" if number >= 0.95 else f"{number:.2g}"

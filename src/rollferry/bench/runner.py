@@ -135,6 +135,7 @@ def run_bench(options: BenchOptions, progress: Progress) -> Report:
             run = Measurement(batch, options, services, place, progress).of(arms)
             report.runs.append(run)
             progress.finish(run)
+        progress.begin("ending", 0)
     return report
 
 

@@ -26,7 +26,7 @@ _NAMESPACE = "bench"
 class MooncakeStructured(Arm):
     """MooncakeBundleTransfer over a client of the same kind of master, segment and buffer as rollferry's mooncake://."""
 
-    title = "Mooncake structured objects"
+    title = "Mooncake structured"
     module = "mooncake"
     distributions = MOONCAKE
     service = "mooncake"
