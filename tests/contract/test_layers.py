@@ -11,7 +11,7 @@ import pytest
 import rollferry
 
 SOURCE = Path(rollferry.__file__).parent
-EVERYWHERE = {"errors", "refs", "schema", "timings"}  # importable by all
+EVERYWHERE = {"errors", "refs", "schema", "checks", "timings"}  # importable by all
 PUBLIC = "the public API"
 
 #: Part -> the parts that it may import besides itself and those importable everywhere.
@@ -19,6 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "refs": set(),
     "schema": set(),
+    "checks": set(),
     "timings": set(),
     "memory": {"_native"},
     "layouts": {"memory", "_native"},
@@ -26,7 +27,8 @@ ALLOWED: dict[str, set[str]] = {
     "bundle": {"layouts", "engines.base", "memory", "_native"},
     "explain": {"bundle", "layouts", "memory"},
     "ferry": {"bundle", "engines.base", "engines.registry", "explain"},
-    "cli": {PUBLIC, "bench", "demo", "files"},
+    "doctor": {PUBLIC, "engines.registry", "ferry", "testing", "_native"},
+    "cli": {PUBLIC, "bench", "demo", "doctor", "files"},
     "bench": {PUBLIC, "_native", "files", "testing"},
     "demo": {PUBLIC},
     "files": set(),

@@ -14,6 +14,7 @@ import torch
 
 import rollferry
 from rollferry import UnsupportedValueError
+from rollferry.layouts import optional
 from rollferry.layouts.tree import registered
 from rollferry.testing import assert_same
 
@@ -55,6 +56,8 @@ class Answer(enum.Enum):
 
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[None]:
+    for package in optional.MODULES:  # what they register stays
+        optional.load(package)
     saved = dict(registered.BY_CLASS), dict(registered.BY_NAME)
     for cls in (Pair, Dressed, Answer):
         rollferry.register(cls)

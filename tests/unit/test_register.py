@@ -12,6 +12,7 @@ import pytest
 
 import rollferry
 from rollferry import BundleError, UnsupportedValueError, register
+from rollferry.layouts import optional
 from rollferry.layouts.tree import registered
 from rollferry.testing import assert_same
 
@@ -74,6 +75,8 @@ class Plain:
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[None]:
     """Registrations end with the test."""
+    for package in optional.MODULES:  # what they register stays
+        optional.load(package)
     saved = dict(registered.BY_CLASS), dict(registered.BY_NAME)
     yield
     for table, before in zip((registered.BY_CLASS, registered.BY_NAME), saved, strict=True):

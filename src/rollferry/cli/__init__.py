@@ -1,4 +1,4 @@
-"""The command line: ``rollferry bench``, ``rollferry demo``, ``rollferry explain FILE``, ``rollferry version``."""
+"""The command line: ``rollferry`` with ``bench``, ``demo``, ``doctor [URL]``, ``explain FILE`` and ``version``."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import typer
 
 from rollferry.cli import bench as _bench
 from rollferry.cli import demo as _demo
+from rollferry.cli import doctor as _doctor
 from rollferry.cli import explain as _explain
 from rollferry.cli import version as _version
 
@@ -20,5 +21,6 @@ app = typer.Typer(
 )
 app.command("bench")(_bench.bench)
 app.command("demo")(_demo.demo)
+app.command("doctor")(_doctor.doctor)
 app.command("explain")(_explain.explain)
 app.command("version")(_version.version)

@@ -6,13 +6,15 @@ the chunks that are lent, so that members are cut.
 
 from collections.abc import Sequence
 
+from rollferry.checks import Package, Step
 from rollferry.engines.base import Bytes, Reader, Ready, Usage, Writer
-from rollferry.engines.registry import EngineURL, parse_size
+from rollferry.engines.registry import EngineURL, Probe, parse_size
 from rollferry.errors import BundleNotFoundError, EngineError
 from rollferry.memory.leases import allocate
 
-__all__ = ["InprocessEngine", "open_engine"]
+__all__ = ["PACKAGES", "InprocessEngine", "checks", "open_engine"]
 
+PACKAGES: tuple[Package, ...] = ()
 STORES: dict[str, dict[str, tuple[bytes, Bytes]]] = {}
 
 
@@ -100,8 +102,19 @@ class InprocessEngine:
 
 def open_engine(url: EngineURL) -> InprocessEngine:
     """Open the engine of an ``inproc://`` URL."""
+    return InprocessEngine(url.host + url.path, chunk_of(url))
+
+
+def checks(url: EngineURL, probe: Probe) -> list[Step]:
+    """Give the checks of an ``inproc://`` URL."""
+    chunk_of(url)
+    return [Step("round trip", lambda: probe(url), "report it: nothing but this process is involved")]
+
+
+def chunk_of(url: EngineURL) -> int:
+    """Read the one option."""
     url.check_options("chunk")
     chunk = parse_size(url.options.get("chunk", "1tb"))
     if chunk < 1:
         raise EngineError("a chunk has at least one byte")
-    return InprocessEngine(url.host + url.path, chunk)
+    return chunk

@@ -2,15 +2,18 @@
 
 import importlib
 import re
+from collections.abc import Callable
 from typing import NamedTuple
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
+from rollferry.checks import Finding, Package, Step
 from rollferry.engines.base import Engine
 from rollferry.errors import EngineError
 
-__all__ = ["ENGINES", "EngineURL", "open_engine", "parse_size"]
+__all__ = ["ENGINES", "EngineURL", "Probe", "checks_of", "open_engine", "packages", "parse_size", "parse_url"]
 
-#: URL scheme -> module with an `open_engine(url)` function. A new engine is one line here.
+#: URL scheme -> module with the functions `open_engine(url)` and `checks(url, probe)`, and the optional `PACKAGES` that it
+#: needs. A new engine is one line here.
 ENGINES = {
     "shm": "rollferry.engines.shm",
     "ray": "rollferry.engines.ray",
@@ -36,6 +39,12 @@ class EngineURL(NamedTuple):
     path: str
     options: dict[str, str]
 
+    @property
+    def text(self) -> str:
+        """The URL as text."""
+        query = f"?{urlencode(self.options)}" if self.options else ""
+        return f"{self.scheme}://{self.host}{quote(self.path)}{query}"
+
     def check_options(self, *known: str) -> None:
         """Raise EngineError for an option that the engine doesn't have."""
         for name in self.options:
@@ -43,11 +52,36 @@ class EngineURL(NamedTuple):
                 raise EngineError(f"{self.scheme}:// has no option {name!r}; it has {', '.join(known) or 'none'}")
 
 
+#: Puts a batch through the engine of a URL, gets it and removes it; raises what that raises.
+Probe = Callable[[EngineURL], Finding]
+
+
 def open_engine(url: object, **options: object) -> Engine:
     """Open the engine that a URL names, with further options. Raises EngineError where that can't be."""
+    parsed = parse_url(url, **options)
+    engine: Engine = importlib.import_module(ENGINES[parsed.scheme]).open_engine(parsed)
+    return engine
+
+
+def checks_of(url: EngineURL, probe: Probe) -> list[Step]:
+    """Give the checks of the engine that a URL names, to be made. Raises EngineError where its options make no sense."""
+    steps: list[Step] = importlib.import_module(ENGINES[url.scheme]).checks(url, probe)
+    return steps
+
+
+def packages() -> list[Package]:
+    """Give the optional packages that engines need."""
+    return [package for module in ENGINES.values() for package in importlib.import_module(module).PACKAGES]
+
+
+def parse_url(url: object, **options: object) -> EngineURL:
+    """Take a URL apart, with further options. Raises EngineError where it is none, or names no engine."""
     if not isinstance(url, str):
         raise EngineError(f"a URL such as 'shm://' is needed, not {type(url).__name__}")
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise EngineError(f"{url!r} is no URL: {error}") from None
     if parts.scheme not in ENGINES:
         known = ", ".join(f"{scheme}://" for scheme in ENGINES)
         raise EngineError(f"no engine for {url!r}; there are {known}")
@@ -59,9 +93,7 @@ def open_engine(url: object, **options: object) -> Engine:
     chosen = dict(pairs)
     if len(chosen) < len(pairs) or parts.fragment:
         raise EngineError(f"{url!r} has an option twice, or something after a #")
-    module = importlib.import_module(ENGINES[parts.scheme])
-    engine: Engine = module.open_engine(EngineURL(parts.scheme, parts.netloc, unquote(parts.path), chosen))
-    return engine
+    return EngineURL(parts.scheme, parts.netloc, unquote(parts.path), chosen)
 
 
 def parse_size(text: str) -> int:

@@ -7,6 +7,7 @@ it, and frees what they own.
 
 import mmap
 import os
+import secrets
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -16,14 +17,17 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from rollferry.memory.leases import Bytes
 
-__all__ = ["Found", "Keeper", "Registry", "Staged"]
+__all__ = ["PIECE", "SMALL", "Found", "Keeper", "Registry", "Staged"]
 
-
-IN_CALLS = 64 << 10  # Ray carries up to 100 KB so
+# Ray carries bytes of less than 100 KiB as part of a call or its answer, which saves the ways to the object store and back.
+PIECE = 96 << 10
+PIECES = 6
+SMALL = PIECE * PIECES
+HELD = 256 << 20  # more than that the registry gives to the object store, which can spill
 
 
 class Found(NamedTuple):
-    """A published bundle: its manifest, and its chunks in order: references, or the bytes of a small one."""
+    """A published bundle: its manifest, and its chunks in order: references, or the pieces of a small one that is held."""
 
     manifest: bytes
     payload_nbytes: int
@@ -44,39 +48,57 @@ class Registry:
 
     def __init__(self) -> None:
         self._bundles: dict[str, tuple[Found, Any]] = {}
-        self._keepers: dict[str, Any] = {}
+        self._held = 0  # bytes of the pieces
+        self._keepers: dict[str, tuple[str, Any]] = {}
         self._given_up: set[str] = set()
 
-    def keeper(self, node: str, dead: str) -> Any:
-        """Give the keeper of a node; a new one if the id of the present one is `dead`."""
-        if node not in self._keepers or self._keepers[node]._actor_id.hex() == dead:  # noqa: SLF001  # no public way
+    def keeper(self, node: str, dead: str) -> tuple[str, Any]:
+        """Give the name and the handle of the keeper of a node; a new one if the present one is `dead`."""
+        if node not in self._keepers or self._keepers[node][0] == dead:
             place = NodeAffinitySchedulingStrategy(node, soft=False)
             options = {"num_cpus": 0, "max_concurrency": 8, "scheduling_strategy": place}
-            self._keepers[node] = ray.remote(Keeper).options(**options).remote(ray.get_runtime_context().current_actor)
+            keeper = ray.remote(Keeper).options(**options).remote(ray.get_runtime_context().current_actor)
+            self._keepers[node] = (secrets.token_hex(8), keeper)
         return self._keepers[node]
 
-    def register(self, key: str, found: Found, keeper: Any) -> bool:
-        """Publish a bundle; False if its writer has given up. Without a keeper it is small, and has its bytes as chunks."""
+    def add(self, key: str, manifest: bytes, *pieces: bytes) -> bool:
+        """Publish a small bundle; False if its writer has given up."""
         if key in self._given_up:
             return False
-        if keeper is None:
-            # The producer, whose arguments these are, may die.
-            found = found._replace(chunks=[own(chunk) for chunk in found.chunks])
+        nbytes = sum(map(len, pieces))
+        chunks: list[Any] = list(pieces)
+        if self._held + nbytes <= HELD:
+            self._held += nbytes
+        else:
+            chunks = [ray.put(np.frombuffer(b"".join(pieces), np.uint8))]
+        self._bundles[key] = (Found(manifest, nbytes, chunks), None)
+        return True
+
+    def register(self, key: str, found: Found, keeper: Any) -> bool:
+        """Publish a bundle that a keeper owns; False if its writer has given up."""
+        if key in self._given_up:
+            return False
         self._bundles[key] = (found, keeper)
         return True
 
-    def find(self, key: str) -> Found | None:
-        """Give a bundle, or None."""
-        entry = self._bundles.get(key)
-        return None if entry is None else entry[0]
+    @ray.method(num_returns=1 + PIECES)  # type: ignore[untyped-decorator]  # mypy does not look into Ray
+    def find(self, key: str) -> tuple[Any, ...]:
+        """Give a bundle, or None; of one that is held, the manifest and the pieces, as results of their own."""
+        found, _ = self._bundles.get(key, (None, None))
+        if found is None or not held(found):
+            return (found, *[b""] * PIECES)
+        return (found.manifest, *found.chunks, *[b""] * (PIECES - len(found.chunks)))
 
     def remove(self, key: str) -> bool:
         """Forget a bundle, and have it freed; False if it isn't there."""
         entry = self._bundles.pop(key, None)
         if entry is None:
             return False
-        if entry[1] is not None:
-            entry[1].drop.remote(key)
+        found, keeper = entry
+        if keeper is not None:
+            keeper.drop.remote(key)
+        elif held(found):
+            self._held -= found.payload_nbytes
         return True
 
     def give_up(self, key: str) -> None:
@@ -138,9 +160,9 @@ class Keeper:
                 self.drop(key)
 
 
-def own(chunk: Bytes) -> Any:
-    """Give a copy of a chunk that the registry owns: the bytes if Ray carries them as part of a call, or a reference."""
-    return chunk.copy() if len(chunk) <= IN_CALLS else ray.put(chunk)
+def held(found: Found) -> bool:
+    """Say whether the registry itself holds the payload."""
+    return all(isinstance(chunk, bytes) for chunk in found.chunks)
 
 
 def reach(staged: Staged) -> Bytes | None:
@@ -155,7 +177,7 @@ def reach(staged: Staged) -> Bytes | None:
         status = os.fstat(fd)
         if (status.st_dev, status.st_ino) != staged.identity or status.st_size < staged.nbytes:
             return None
-        flags = mmap.MAP_SHARED | mmap.MAP_POPULATE
-        return np.frombuffer(mmap.mmap(fd, staged.nbytes, flags=flags, prot=mmap.PROT_READ), np.uint8)
+        # Page faults are cheaper than MAP_POPULATE: Ray copies on several threads, and a fault maps the pages around it too.
+        return np.frombuffer(mmap.mmap(fd, staged.nbytes, flags=mmap.MAP_SHARED, prot=mmap.PROT_READ), np.uint8)
     finally:
         os.close(fd)

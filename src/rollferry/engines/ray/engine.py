@@ -7,7 +7,7 @@ import numpy as np
 import ray
 
 from rollferry.engines.base import Bytes, Reader, Ready, Usage, Writer
-from rollferry.engines.ray.actors import Found
+from rollferry.engines.ray.actors import PIECE, SMALL, Found
 from rollferry.engines.ray.session import Session, attach
 from rollferry.engines.ray.staging import Staging, StagingPool
 from rollferry.errors import BundleError, BundleNotFoundError, EngineError
@@ -16,7 +16,6 @@ from rollferry.memory.leases import allocate, copy_bytes
 __all__ = ["RayEngine"]
 
 ALIGNMENT = 64
-SMALL = 512 << 10  # the registry owns a payload up to it, for a call less
 
 
 class RayWriter:
@@ -37,18 +36,21 @@ class RayWriter:
         if staging is None:
             raise EngineError("the bundle was published or aborted already")
         session = self._session
-        common = (self._key, manifest)
+        what = f"publishing the bundle {self._key}"
         try:
             if self._nbytes <= min(SMALL, self._chunk):
-                found = Found(manifest, self._nbytes, [staging.memory[: self._nbytes]] if self._nbytes else [])
-                done = session.call("register", self._key, found, None)
+                payload = staging.memory[: self._nbytes]
+                pieces = [payload[start : start + PIECE].tobytes() for start in range(0, self._nbytes, PIECE)]
+                call = session.registry().add.remote(self._key, manifest, *pieces)
             else:
-                keeper = session.keeper()
-                staged = staging.describe(self._nbytes)
-                done = session.wait(keeper.store.remote(*common, staged, self._chunk, session.timeout), "publishing")
+                place = staging.describe(self._nbytes)
+                call = session.keeper().store.remote(self._key, manifest, place, self._chunk, session.timeout)
+            done = session.wait(call, what, self._nbytes)
             if done is None:  # no shared /proc: over the object store, at the cost of a second copy there
-                chunks = [ray.put(chunk) for chunk in self.chunks]
-                done = session.wait(keeper.adopt.remote(*common, chunks, session.timeout), "publishing")
+                with session.errors(what, 2 * self._nbytes):
+                    chunks = [ray.put(chunk) for chunk in self.chunks]
+                call = session.keeper().adopt.remote(self._key, manifest, chunks, session.timeout)
+                done = session.wait(call, what, self._nbytes)
             if not done:
                 raise EngineError("publishing was given up")
         except BaseException:
@@ -155,12 +157,13 @@ class RayEngine:
 
     def open(self, key: str) -> Reader:
         found = self._find(key)
-        try:
-            small = all(isinstance(chunk, np.ndarray) for chunk in found.chunks)
-            chunks = found.chunks if small else self._session.wait(found.chunks, f"reading the bundle {key}")
-        except EngineError:
-            self._find(key)  # if it was removed meanwhile, that is what to say
-            raise
+        chunks = found.chunks
+        if not all(isinstance(chunk, np.ndarray) for chunk in chunks):
+            try:
+                chunks = self._session.wait(chunks, f"reading the bundle {key}", found.payload_nbytes)
+            except EngineError:
+                self._find(key)  # if it was removed meanwhile, that is what to say
+                raise
         return RayReader(found, chunks)
 
     def remove(self, key: str) -> bool:
@@ -179,10 +182,13 @@ class RayEngine:
         self._pool.clear()
 
     def _find(self, key: str) -> Found:
-        found: Found | None = self._session.call("find", key)
+        found, *pieces = self._session.call("find", key)
         if found is None:
             raise BundleNotFoundError(f"there is no bundle {key} in Ray: it was removed, or its registry has died")
-        return found
+        if isinstance(found, bytes):
+            chunks = [np.frombuffer(piece, np.uint8) for piece in pieces if piece]
+            return Found(found, sum(map(len, chunks)), chunks)
+        return Found(*found)
 
 
 def joined(taken: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -3,6 +3,9 @@
 import os
 import socket
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -14,7 +17,7 @@ from rollferry.errors import EngineError, EngineFullError
 
 __all__ = ["Session", "attach"]
 
-REGISTRY_NAME = "rollferry-registry-1"  # the number changes with what the actors understand
+REGISTRY_NAME = "rollferry-registry-2"  # the number changes with what the actors understand
 PROBE_SECONDS = 10
 ATTACHING = threading.Lock()
 FORKED = threading.Event()  # set in the child of a process that was attached
@@ -75,7 +78,8 @@ class Session:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._registry: Any = None
-        self._keeper: Any = None
+        self._doubtful = False  # an actor has died; the name of the registry may lead to a dead one
+        self._keeper: tuple[str, Any] | None = None  # its name, and it
         self._dead_keeper = ""
 
     def registry(self) -> Any:
@@ -84,30 +88,49 @@ class Session:
         with self._lock:
             if self._registry is None:
                 try:
-                    actor = ray.remote(Registry).options(
-                        name=REGISTRY_NAME,
-                        namespace=self._namespace,
-                        lifetime="detached",
-                        get_if_exists=True,
-                        num_cpus=0,
-                        max_restarts=0,
-                    )
-                    self._registry = actor.remote()
+                    self._registry = self._living() if self._doubtful else self._named()
                 except (exceptions.RayError, ValueError, RuntimeError, OSError) as error:
                     raise EngineError(f"the registry can't be reached or started: {error}") from error
+                self._doubtful = False
             return self._registry
+
+    def _named(self) -> Any:
+        """Give the registry that has the name, which is started if there is none."""
+        actor = ray.remote(Registry).options(
+            name=REGISTRY_NAME,
+            namespace=self._namespace,
+            lifetime="detached",
+            get_if_exists=True,
+            num_cpus=0,
+            max_restarts=0,
+        )
+        return actor.remote()
+
+    def _living(self) -> Any:
+        """Give a registry that answers: a dead one has the name until Ray has noticed."""
+        deadline = time.monotonic() + self.timeout
+        while True:
+            actor = self._named()
+            try:
+                ray.get(actor.__ray_ready__.remote(), timeout=max(deadline - time.monotonic(), 0))
+            except exceptions.ActorDiedError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
+            else:
+                return actor
 
     def keeper(self) -> Any:
         """Give the keeper of this node."""
         self._check()
         with self._lock:
             if self._keeper is not None:
-                return self._keeper
+                return self._keeper[1]
         registry = self.registry()
         node = ray.get_runtime_context().get_node_id()
-        keeper = self.wait(registry.keeper.remote(node, self._dead_keeper), "finding the keeper of this node")
+        name, keeper = self.wait(registry.keeper.remote(node, self._dead_keeper), "finding the keeper of this node")
         with self._lock:
-            self._keeper = keeper
+            self._keeper = (name, keeper)
         return keeper
 
     def _check(self) -> None:
@@ -117,11 +140,12 @@ class Session:
         if not ray.is_initialized():
             raise EngineError("this process is no longer attached to Ray, by ray.shutdown(); connect again")
 
-    def forget(self) -> None:
+    def forget(self, *, died: bool = False) -> None:
         """Look for the actors anew the next time."""
         with self._lock:
+            self._doubtful |= died
             if self._keeper is not None:
-                self._dead_keeper = self._keeper._actor_id.hex()  # noqa: SLF001  # no public way
+                self._dead_keeper = self._keeper[0]
             self._registry = self._keeper = None
 
     def call(self, method: str, *args: Any) -> Any:
@@ -129,23 +153,36 @@ class Session:
         registry = self.registry()
         return self.wait(getattr(registry, method).remote(*args), f"{method} of the registry")
 
-    def wait(self, refs: Any, what: str) -> Any:
-        """Give the values of references. Raises EngineError where there are none in time."""
-        try:
+    def wait(self, refs: Any, what: str, nbytes: int = 0) -> Any:
+        """Give the values of references, which need so many bytes of the object store; see `errors`."""
+        with self.errors(what, nbytes):
             return ray.get(refs, timeout=self.timeout)
+
+    @contextmanager
+    def errors(self, what: str, nbytes: int) -> Iterator[None]:
+        """Raise EngineError for what goes wrong in Ray, and EngineFullError where it had no room for so many bytes."""
+        try:
+            yield
         except exceptions.GetTimeoutError as error:
             self.forget()
             raise EngineError(
                 f"{what} took longer than {self.timeout:g} s (ray://?timeout=...); is Ray alive?"
             ) from error
         except exceptions.ActorDiedError as error:
-            self.forget()
+            self.forget(died=True)
             raise EngineError(
                 f"{what} failed, since an actor that holds the bundles has died; those it held are lost, and the next put "
                 f"starts a new one: {error}"
             ) from error
         except (exceptions.ObjectStoreFullError, exceptions.OutOfDiskError) as error:
-            raise EngineFullError(f"Ray's object store is full: {error}", needed=0, free=0) from error
+            free = int(ray.available_resources().get("object_store_memory", 0))
+            raise EngineFullError(
+                f"Ray's object store is full, and so is the disk that it falls back to: {what} needs {nbytes:,} bytes, and "
+                f"{free:,} were free in the cluster when Ray last counted. Remove bundles, or give Ray more "
+                "(object_store_memory)",
+                needed=nbytes,
+                free=free,
+            ) from error
         except exceptions.RayError as error:
             self.forget()
             raise EngineError(f"{what} failed: {error}") from error

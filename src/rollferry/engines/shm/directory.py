@@ -12,7 +12,7 @@ from rollferry import _native
 from rollferry.engines.shm.descriptors import translated
 from rollferry.errors import EngineError, RollferryWarning
 
-__all__ = ["DEFAULT_ROOT", "Directory"]
+__all__ = ["DEFAULT_ROOT", "Directory", "check_named", "make_private", "root_of"]
 
 DEFAULT_ROOT = "/dev/shm"  # noqa: S108  # a private directory is made in it
 POOL_NAME = re.compile(r"([0-9a-f]{1,16})-[0-9a-f]{32}")
@@ -30,13 +30,7 @@ class Directory:
     """
 
     def __init__(self, path: str) -> None:
-        if path:
-            root = Path(path).absolute()
-        elif Path(DEFAULT_ROOT).is_dir():
-            root = Path(DEFAULT_ROOT) / f"rollferry-{os.geteuid()}"
-        else:
-            raise EngineError(f"there is no {DEFAULT_ROOT}; name another directory, as in shm:///some/directory")
-        self.root = root
+        self.root = root = root_of(path)
         self.live, self.pool, self.tmp = root / "live", root / "pool", root / "tmp"
         with translated(root):
             if path:
@@ -97,6 +91,15 @@ class Directory:
                 RollferryWarning,
                 stacklevel=7,
             )
+
+
+def root_of(path: str) -> Path:
+    """Give the directory that a URL's path, or an empty one, stands for."""
+    if path:
+        return Path(path).absolute()
+    if Path(DEFAULT_ROOT).is_dir():
+        return Path(DEFAULT_ROOT) / f"rollferry-{os.geteuid()}"
+    raise EngineError(f"there is no {DEFAULT_ROOT}; name another directory, as in shm:///some/directory")
 
 
 def check_named(root: Path) -> None:

@@ -1,0 +1,43 @@
+"""Options of a ``ray://`` URL."""
+
+from typing import NamedTuple
+
+from rollferry.engines.registry import EngineURL, parse_size
+from rollferry.errors import EngineError
+
+__all__ = ["Options", "options_of"]
+
+MIN_CHUNK = 64  # chunks are multiples of it, so that members stay aligned
+
+
+class Options(NamedTuple):
+    """What a URL says; see `RayEngine`."""
+
+    address: str
+    namespace: str
+    chunk: int
+    pool: int
+    timeout: float
+
+
+def options_of(url: EngineURL) -> Options:
+    """Read the options of a URL. Raises EngineError where one makes no sense."""
+    url.check_options("namespace", "chunk", "pool", "timeout")
+    if url.path not in ("", "/"):
+        raise EngineError(f"ray:// has no path, such as {url.path!r}; write ray:// or ray://host:port")
+    chunk = parse_size(url.options.get("chunk", "512mb"))
+    if chunk < 1:
+        raise EngineError("a chunk has at least one byte")
+    try:
+        timeout = float(url.options.get("timeout", "60"))
+    except ValueError:
+        timeout = 0
+    if not 0 < timeout < float("inf"):
+        raise EngineError(f"{url.options['timeout']!r} is no timeout; write seconds, such as 60")
+    return Options(
+        address=url.host,
+        namespace=url.options.get("namespace") or "rollferry",
+        chunk=-(-chunk // MIN_CHUNK) * MIN_CHUNK,
+        pool=parse_size(url.options.get("pool", "1gb")),
+        timeout=timeout,
+    )
