@@ -52,11 +52,12 @@ class Bars(Lines):
     def __init__(self, console: Console, baseline: str, bars: Progress) -> None:
         super().__init__(console, baseline)
         self._bars = bars
-        self._task = bars.add_task("", total=None, step="")
+        self._task = bars.add_task("", step="")
 
     def begin(self, what: str, steps: int) -> None:
-        """Start the bar anew."""
-        self._bars.reset(self._task, total=steps or None, description=what, step="", completed=-1 if steps else 0)
+        """Start a new bar."""
+        self._bars.remove_task(self._task)
+        self._task = self._bars.add_task(what, total=steps or None, step="", completed=-1 if steps else 0)
 
     def step(self, what: str) -> None:
         """Name the step that begins; the one before it is done."""
