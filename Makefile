@@ -1,4 +1,5 @@
 # make demo   see it work: rollout workers and trainers hand batches over (about a minute)
+# make bench  time the hand-off (about two minutes)
 # make test   all tests
 # make lint   formatting, lint and types
 # make sanitize   the native tests under AddressSanitizer and UndefinedBehaviorSanitizer
@@ -9,13 +10,16 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 SOURCES := $(wildcard native/*.[ch]) setup.py pyproject.toml
 TORCH := torch==2.13.0
-# More extras for the tests, with a comma before each: EXTRAS=,mooncake,ray
+# More extras for tests and benchmark, with a comma before each: EXTRAS=,mooncake,ray
 EXTRAS ?=
 
-.PHONY: demo test lint sanitize clean
+.PHONY: demo bench test lint sanitize clean
 
 demo: $(VENV)/.demo
 	$(BIN)/rollferry demo --out demo.png $(ARGS)
+
+bench: $(VENV)/.bench$(EXTRAS)
+	$(BIN)/rollferry bench $(ARGS)
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(ARGS)
@@ -37,6 +41,10 @@ $(VENV)/.created:
 
 $(VENV)/.demo: $(VENV)/.created $(SOURCES)
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
+	touch $@
+
+$(VENV)/.bench$(EXTRAS): $(VENV)/.created $(SOURCES)
+	$(BIN)/python -m pip install --quiet --editable '.[bench$(EXTRAS)]'
 	touch $@
 
 $(VENV)/.test: $(VENV)/.created $(SOURCES)

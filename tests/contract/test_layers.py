@@ -28,8 +28,10 @@ ALLOWED: dict[str, set[str]] = {
     "explain": {"bundle", "layouts", "memory"},
     "ferry": {"bundle", "engines.base", "engines.registry", "explain"},
     "doctor": {PUBLIC, "engines.registry", "ferry", "testing", "_native"},
-    "cli": {PUBLIC, "demo", "doctor"},
+    "cli": {PUBLIC, "bench", "demo", "doctor", "files"},
+    "bench": {PUBLIC, "_native", "files", "testing"},
     "demo": {PUBLIC},
+    "files": set(),
     "integrations": {PUBLIC},
     "_native": {"memory"},  # its types
 }

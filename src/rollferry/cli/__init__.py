@@ -1,9 +1,10 @@
-"""The command line: ``rollferry demo``, ``rollferry doctor [URL]``, ``rollferry explain FILE``, ``rollferry version``."""
+"""The command line: ``rollferry`` with ``bench``, ``demo``, ``doctor [URL]``, ``explain FILE`` and ``version``."""
 
 from __future__ import annotations
 
 import typer
 
+from rollferry.cli import bench as _bench
 from rollferry.cli import demo as _demo
 from rollferry.cli import doctor as _doctor
 from rollferry.cli import explain as _explain
@@ -18,6 +19,7 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+app.command("bench")(_bench.bench)
 app.command("demo")(_demo.demo)
 app.command("doctor")(_doctor.doctor)
 app.command("explain")(_explain.explain)

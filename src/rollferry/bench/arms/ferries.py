@@ -1,0 +1,112 @@
+"""rollferry, through each of its engines."""
+
+from __future__ import annotations
+
+import os
+from typing import ClassVar
+
+import rollferry
+from rollferry.bench.arms.base import Arm, Place
+from rollferry.bench.arms.stores import MOONCAKE, buffer_nbytes, segment_nbytes
+from rollferry.bench.workloads import Batch
+
+__all__ = ["Mooncake", "Ray", "SharedMemory", "SharedMemoryLazy", "SharedMemoryReadonly"]
+
+
+class FerryArm(Arm):
+    """A Ferry; subclasses say which, and how they get."""
+
+    exact = True
+    lazy: ClassVar[bool] = False
+    readonly: ClassVar[bool] = False
+
+    def __init__(self, place: Place) -> None:
+        self._ferry = rollferry.connect(self.url(place), namespace="bench", allow_pickle=place.allow_pickle)
+
+    @staticmethod
+    def url(place: Place) -> str:
+        """Give the engine's URL."""
+        raise NotImplementedError
+
+    def put(self, batch: Batch) -> rollferry.TransferRef:
+        return self._ferry.put(batch)
+
+    def export(self, ref: rollferry.TransferRef) -> str:
+        return ref.to_json()
+
+    def get(self, ref: str) -> Batch:
+        return self._ferry.get(ref, lazy=self.lazy, readonly=self.readonly)
+
+    def release(self, batch: Batch) -> None:
+        self._ferry.release(batch)
+
+    def remove(self, ref: rollferry.TransferRef) -> None:
+        self._ferry.remove(ref)
+
+    def stored_nbytes(self, ref: rollferry.TransferRef) -> int:
+        return self._ferry.usage().live_nbytes
+
+    def phases(self) -> dict[str, float]:
+        return self._ferry.timings[-1].phases
+
+    def close(self) -> None:
+        self._ferry.close()
+
+
+class SharedMemory(FerryArm):
+    """shm://, rows cut by get."""
+
+    title = "rollferry shm://"
+    holds = 1.0
+
+    @staticmethod
+    def url(place: Place) -> str:
+        return f"shm://{os.path.join(place.memory, 'ferry')}"
+
+
+class SharedMemoryLazy(SharedMemory):
+    """shm://, rows cut when they are asked for."""
+
+    title = "rollferry shm://, lazy"
+    holds = 0.0
+    lazy = True
+
+
+class SharedMemoryReadonly(SharedMemory):
+    """shm://, arrays that can't be written."""
+
+    title = "rollferry shm://, readonly"
+    holds = 0.0
+    readonly = True
+
+
+class Ray(FerryArm):
+    """ray://."""
+
+    title = "rollferry ray://"
+    module = "ray"
+    distributions = ("ray",)
+    service = "ray"
+    holds = 2.5
+    remark = "the first put in a cluster starts its actors"
+
+    @staticmethod
+    def url(place: Place) -> str:
+        return f"ray://{place.service['address']}"
+
+
+class Mooncake(FerryArm):
+    """mooncake://."""
+
+    title = "rollferry mooncake://"
+    module = "mooncake"
+    distributions = MOONCAKE
+    service = "mooncake"
+    holds = 2.5
+    remark = "computes and checks checksums, as it does by default on a network"
+
+    @staticmethod
+    def url(place: Place) -> str:
+        segment = segment_nbytes(place.room) if place.lends else 0
+        options = f"metrics={place.service['metrics_port']}&segment={segment}&buffer={buffer_nbytes(place.room)}"
+        return f"mooncake://{place.service['master']}?{options}"

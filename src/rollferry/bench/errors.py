@@ -1,0 +1,15 @@
+"""The errors of the benchmark."""
+
+from __future__ import annotations
+
+from rollferry import RollferryError
+
+__all__ = ["BenchError", "MismatchError"]
+
+
+class BenchError(RollferryError):
+    """The benchmark can't go on."""
+
+
+class MismatchError(BenchError):
+    """What rollferry gave back differs from what was put."""

@@ -1,0 +1,144 @@
+"""Which batches fit into memory, found out from small ones of the same kind."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rollferry.bench.arms import ARMS
+from rollferry.bench.children import Child
+from rollferry.bench.memory import available_nbytes
+from rollferry.bench.options import BenchOptions, parse_size
+from rollferry.bench.results import LeftOut
+from rollferry.bench.workloads import WORKLOADS, Source
+
+__all__ = ["Planned", "limit_nbytes", "needed_nbytes", "plan"]
+
+Start = Callable[[], Child]
+
+_FIRST_SAMPLES = 64
+_MEASURED_NBYTES = 8 << 20  # large enough for the memory of objects to be seen
+_QUICK_NBYTES = 8 << 20
+_BASE, _SERVICES = 512 << 20, 768 << 20  # two processes with their libraries; Ray's and Mooncake's own processes
+_SHARE = 0.8  # of the available memory
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A batch to measure.
+
+    Parameters
+    ----------
+    source
+        Where it comes from.
+    title
+        What it is.
+    nbytes
+        About its payload bytes.
+    """
+
+    source: Source
+    title: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a small batch says of larger ones: payload bytes of a sample, and bytes of objects for each of them."""
+
+    per_sample: float
+    objects: float
+
+
+def plan(options: BenchOptions, arms: Iterable[str], start: Start) -> tuple[list[Planned], list[LeftOut]]:
+    """Say what to measure, and what to leave out.
+
+    Parameters
+    ----------
+    options
+        What is asked for.
+    arms
+        Names of the arms that will take part.
+    start
+        Starts a worker.
+    """
+    planned: list[Planned] = []
+    left_out: list[LeftOut] = []
+    limit = limit_nbytes(parse_size(options.memory), available_nbytes())
+    for name, (source, title, kind) in _kinds(options, start, left_out):
+        for samples in _samples(options, source, kind):
+            nbytes = round(kind.per_sample * max(samples, 1))
+            needed = needed_nbytes(nbytes, kind.objects, arms)
+            if needed > limit:
+                reason = f"needs about {needed / 2**30:.1f} GiB; the limit is {limit / 2**30:.1f} (--memory)"
+                left_out.append(LeftOut(f"{name} of {nbytes / 2**20:,.0f} MiB", reason))
+            else:
+                planned.append(Planned(Source(name, samples, source.file, options.allow_pickle), title, nbytes))
+    return planned, left_out
+
+
+def limit_nbytes(allowed: int, available: int) -> int:
+    """Give how much memory a run may take, by its options and by what the machine has left (0: unknown)."""
+    return min(allowed, int(_SHARE * available)) if available else allowed
+
+
+def needed_nbytes(nbytes: int, objects: float, arms: Iterable[str]) -> int:
+    """Estimate the memory that a batch takes while all arms have their turns.
+
+    Parameters
+    ----------
+    nbytes
+        Its payload bytes.
+    objects
+        Bytes of Python objects for each payload byte.
+    arms
+        Names of the arms.
+    """
+    batches = 3  # in the producer, the result in the consumer, and what that is compared with
+    copies = 2  # the floor's
+    chosen = [ARMS[arm] for arm in arms]
+    held = sum(arm.holds for arm in chosen)
+    return _BASE + _SERVICES * any(arm.service for arm in chosen) + round(nbytes * (batches * objects + copies + held))
+
+
+def _kinds(
+    options: BenchOptions, start: Start, left_out: list[LeftOut]
+) -> Iterator[tuple[str, tuple[Source, str, Kind]]]:
+    """Give each workload, its smallest source, title and kind."""
+    if options.file:
+        source = Source(Path(options.file).name, 0, options.file, options.allow_pickle)
+        yield source.workload, (source, "a batch from a file", _measure(source, start))
+        return
+    for name in options.chosen_workloads:
+        workload = WORKLOADS[name]
+        if workload.needs and importlib.util.find_spec(workload.needs) is None:
+            left_out.append(LeftOut(name, f"{workload.needs} isn't installed"))
+            continue
+        source = Source(name, _FIRST_SAMPLES)
+        first = _measure(source, start)
+        larger = max(_FIRST_SAMPLES, round(_MEASURED_NBYTES / first.per_sample))
+        kind = _measure(Source(name, larger), start) if larger > _FIRST_SAMPLES else first
+        yield name, (source, workload.title, kind)
+
+
+def _measure(source: Source, start: Start) -> Kind:
+    """Have a fresh process make a batch, and measure it."""
+    with start() as worker:
+        worker.ask("prepare", source=asdict(source))
+        found = worker.ask("describe")
+    nbytes = max(found["nbytes"], 1)
+    return Kind(nbytes / max(source.samples, 1), max(1.0, found["objects_nbytes"] / nbytes))
+
+
+def _samples(options: BenchOptions, source: Source, kind: Kind) -> list[int]:
+    """Give the numbers of samples to measure, in order."""
+    if source.file:
+        return [0]
+    if options.samples:
+        return [options.samples]
+    if options.sizes:
+        return sorted({max(1, round(size / kind.per_sample)) for size in options.sizes})
+    usual = WORKLOADS[source.workload].samples
+    return [min(usual, max(1, round(_QUICK_NBYTES / kind.per_sample))) if options.quick else usual]
