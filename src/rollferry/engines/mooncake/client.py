@@ -37,12 +37,15 @@ STATUS = {
     -708: "the object is being replicated",
     -800: "the transfer failed: the process that lends the memory is gone, or the network is down",
     -900: "the master can't be reached",
+    -901: "the master gave no answer in time",
     -1010: "the master isn't ready",
 }
 PASSING = frozenset({-703, -707, -800})  # what may be over the next time
 AT_ONCE = 32  # objects in one call: each may take a connection
 PAUSES = (0.05, 0.2, 0.5)  # seconds before each further attempt
+GIVES_UP_SECONDS = 55.0  # Mooncake waits for a transfer for 60, and then lets it go on by itself
 CONNECT_SECONDS = 5.0
+CONNECT_ATTEMPTS = 4  # that Mooncake makes to reach the master
 HTTP_SECONDS = 10.0
 BatchCall = Callable[[list[str], list[int], list[int]], list[int]]
 OWN_BUFFER = 16 << 20  # Mooncake's own staging memory, which zero-copy calls leave alone
@@ -65,6 +68,7 @@ class Client:
         self.users = 0
         module = load_module()
         hostname = check_surroundings(options)
+        limit_waits(options.timeout)
         self._pid = os.getpid()
         self._idle = threading.Condition()
         self._working = 0
@@ -141,18 +145,30 @@ class Client:
         statuses = [0] * len(keys)
         for start in range(0, len(keys), AT_ONCE):
             todo = list(range(start, min(start + AT_ONCE, len(keys))))
+            began = time.monotonic()
             for pause in (*PAUSES, None):
-                found = call([keys[n] for n in todo], [addresses[n] for n in todo], [sizes[n] for n in todo])
+                found = self._attempt(
+                    call, [keys[n] for n in todo], [addresses[n] for n in todo], [sizes[n] for n in todo]
+                )
                 for n, status in zip(todo, found, strict=True):
                     statuses[n] = status
                 todo = [n for n in todo if statuses[n] in PASSING]
-                if not todo or pause is None:
+                late = time.monotonic() - began > min(self.options.timeout, GIVES_UP_SECONDS) / 2
+                if not todo or pause is None or late:  # what took so long is no passing trouble
                     break
                 time.sleep(pause)
                 if call == self._put_batch:
                     self.discard([keys[n] for n in todo])  # half an object that stayed would pass for a whole one
             if any(status < 0 for status in statuses[start : start + AT_ONCE]):
                 break
+        return statuses
+
+    def _attempt(self, call: BatchCall, keys: list[str], addresses: list[int], sizes: list[int]) -> list[int]:
+        """Transfer objects. Memory that Mooncake may still be at work on afterwards is never used for anything else."""
+        began = time.monotonic()
+        statuses = call(keys, addresses, sizes)
+        if time.monotonic() - began >= GIVES_UP_SECONDS:
+            self.pool.retire(address for address, status in zip(addresses, statuses, strict=True) if status < 0)
         return statuses
 
     def _put_batch(self, keys: list[str], addresses: list[int], sizes: list[int]) -> list[int]:
@@ -336,6 +352,17 @@ def check_surroundings(options: Options) -> str:
             f"there is no Mooncake master at {options.master} ({error}); start one there: "
             f"mooncake_master --rpc_port {options.port} --metrics_port {options.metrics}"
         ) from error
+
+
+def limit_waits(seconds: int) -> None:
+    """Tell Mooncake how long to wait for what may never come; environment variables are its only way to be told.
+
+    By itself it waits for 120 seconds to reach a master behind a dead network.
+    """
+    milliseconds = 1000 * seconds
+    os.environ["MC_RPC_TIMEOUT_MS"] = str(milliseconds)
+    os.environ["MC_RPC_CONNECT_TIMEOUT_MS"] = str(milliseconds // CONNECT_ATTEMPTS)
+    os.environ["MC_TCP_STATUS_TIMEOUT_SEC"] = os.environ["MC_TCP_PROGRESS_TIMEOUT_SEC"] = str(seconds)
 
 
 def check_rdma(options: Options) -> None:

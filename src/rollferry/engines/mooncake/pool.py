@@ -4,7 +4,7 @@ import ctypes
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from rollferry import _native
 from rollferry.errors import EngineFullError
@@ -56,6 +56,8 @@ class Pool:
         self._lock = threading.Lock()
         self._free: list[Region] = []  # the longest unused first
         self._registered = 0
+        self._doubtful: set[int] = set()
+        self._retired: list[Region] = []  # as long as the pool, and with it Mooncake's client, is there
         # Finalizers may run at any moment, also within the lock; so they only append, which needs none.
         self._returned: deque[Region] = deque()
 
@@ -87,6 +89,11 @@ class Pool:
         """Take a region back. May be called by a finalizer."""
         self._returned.append(region)
 
+    def retire(self, addresses: Iterable[int]) -> None:
+        """Neither use nor free again the regions of these addresses, as something may still write to them."""
+        with self._lock:
+            self._doubtful.update(addresses)
+
     def lease(self, region: Region, start: int, nbytes: int) -> Bytes:
         """Give memory of a region; it goes back to the pool when the last view of it dies."""
         with self._lock:
@@ -109,7 +116,11 @@ class Pool:
     def _collect(self) -> None:
         while self._returned:
             region = self._returned.popleft()
-            if region.registered:
+            if region.registered and any(0 <= address - region.address < region.nbytes for address in self._doubtful):
+                self._retired.append(region)
+                region.registered = False  # it is, but the limit is for what is of use
+                self._registered -= region.nbytes
+            elif region.registered:
                 self._free.append(region)
         while self._free and (self._registered > self._limit or not self._limit):
             self._drop(self._free.pop(0))
