@@ -1,6 +1,7 @@
 # make demo   see it work: rollout workers and trainers hand batches over (about a minute)
 # make bench  time the hand-off (about two minutes)
 # make test   all tests
+# make test-network   mooncake:// between hosts that are network namespaces: as root, with iproute2; six minutes
 # make lint   formatting, lint and types
 # make sanitize   the native tests under AddressSanitizer and UndefinedBehaviorSanitizer
 # Each sets up what it needs in .venv by itself. Needs python3 (3.11 or later, with venv), gcc and make.
@@ -13,7 +14,7 @@ TORCH := torch==2.13.0
 # More extras for tests and benchmark, with a comma before each: EXTRAS=,mooncake,ray
 EXTRAS ?=
 
-.PHONY: demo bench test lint sanitize clean
+.PHONY: demo bench test test-network lint sanitize clean
 
 demo: $(VENV)/.demo
 	$(BIN)/rollferry demo --out demo.png $(ARGS)
@@ -23,6 +24,9 @@ bench: $(VENV)/.bench$(EXTRAS)
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest $(ARGS)
+
+test-network:
+	$(MAKE) test EXTRAS=,mooncake ARGS="tests/network $(ARGS)"
 
 lint: $(VENV)/.test
 	$(BIN)/ruff format --check .

@@ -308,7 +308,7 @@ def test_rdma_is_never_tcp(master: Master) -> None:
 
 
 @pytest.mark.parametrize(
-    "options", ["x=1", "chunk=100", "chunk=4100", "replicas=0", "replicas=a", "segment=many", "metrics=x"]
+    "options", ["x=1", "chunk=100", "chunk=4100", "replicas=0", "replicas=a", "segment=many", "metrics=x", "timeout=0"]
 )
 def test_bad_options(options: str) -> None:
     with pytest.raises(EngineError):

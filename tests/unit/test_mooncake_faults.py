@@ -1,5 +1,6 @@
 """What the client of mooncake:// does with each status code; the store is a fake, as real ones fail too rarely."""
 
+import os
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -190,3 +191,65 @@ def test_setup_that_fails_leaves_no_client(store: FakeStore) -> None:
     store.setup_status = 0
     rollferry.connect("mooncake://127.0.0.1:1").close()
     assert (store.closed, module.CLIENTS) == (2, {})
+
+
+def test_memory_of_a_transfer_that_was_given_up_is_never_used_again(
+    store: FakeStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ferry = ferry_of()
+    pool = ferry._engine._client.pool
+    ref = ferry.put(BATCH)
+    held = pool.free_nbytes, pool._registered
+    monkeypatch.setattr(module, "GIVES_UP_SECONDS", 0)
+    for name in ("get", "put"):
+        store.faults = lambda call, turn, key, name=name: -800 if call == name and key.endswith("/2") else None
+        for _ in range(3):
+            with pytest.raises(EngineError, match="Mooncake status -800"):
+                ferry.get(ref) if name == "get" else ferry.put(BATCH)
+    store.faults = lambda name, turn, key: None
+    assert pool.free_nbytes
+    retired = list(pool._retired)
+    assert len(retired) == 6
+    assert len({region.address for region in retired}) == 6
+    before = [region.memory.tobytes() for region in retired]
+    assert (ferry.get(ferry.put(BATCH))["x"] == BATCH["x"]).all()
+    assert [region.memory.tobytes() for region in retired] == before
+    assert len(pool._retired) == 6
+    assert pool._registered <= 2 * held[1]  # they don't count
+
+
+def test_array_that_a_given_up_transfer_may_read_stays(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    ferry = ferry_of(1 << 20)
+    borrowed = ferry._engine._client.borrowed
+    batch = {"x": np.arange(1 << 18)}
+    monkeypatch.setattr(module, "GIVES_UP_SECONDS", 0)
+    store.faults = lambda call, turn, key: -800 if call == "put" and key.endswith("/1") else None
+    with pytest.raises(EngineError, match="Mooncake status -800"):
+        ferry.put(batch)
+    store.faults = lambda name, turn, key: None
+    assert [memory.ctypes.data for memory in borrowed._retired] == [batch["x"].ctypes.data]
+    assert (ferry.get(ferry.put(batch))["x"] == batch["x"]).all()  # copied from now on, as it is taken
+
+
+@pytest.mark.parametrize("name", ["get", "put"])
+def test_what_takes_long_is_not_tried_again(store: FakeStore, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    ferry = ferry_of()
+    ref = ferry.put(BATCH)
+    store.turns.clear()
+    clock = iter(range(0, 10_000, 15))
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    store.faults = lambda call, turn, key: -800 if call == name else None
+    with pytest.raises(EngineError, match="Mooncake status -800"):
+        ferry.get(ref) if name == "get" else ferry.put(BATCH)
+    assert store.turns[name] == 1
+
+
+def test_waits_of_mooncake_are_limited(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    for variable in ("MC_RPC_TIMEOUT_MS", "MC_RPC_CONNECT_TIMEOUT_MS", "MC_TCP_STATUS_TIMEOUT_SEC"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.delenv("MC_TCP_PROGRESS_TIMEOUT_SEC", raising=False)
+    for query, seconds in (("", 20), ("?timeout=8", 8), ("", 20)):
+        rollferry.connect(f"mooncake://127.0.0.1:1{query}").close()
+        assert os.environ["MC_TCP_PROGRESS_TIMEOUT_SEC"] == os.environ["MC_TCP_STATUS_TIMEOUT_SEC"] == str(seconds)
+        assert os.environ["MC_RPC_TIMEOUT_MS"] == str(1000 * seconds)
+        assert os.environ["MC_RPC_CONNECT_TIMEOUT_MS"] == str(250 * seconds)

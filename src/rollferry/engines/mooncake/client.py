@@ -37,13 +37,16 @@ STATUS = {
     -708: "the object is being replicated",
     -800: "the transfer failed: the process that lends the memory is gone, or the network is down",
     -900: "the master can't be reached",
+    -901: "the master gave no answer in time",
     -1010: "the master isn't ready",
     OVER_QUOTA: "the tenant's quota is used up",
 }
 PASSING = frozenset({-703, -707, -800})  # what may be over the next time
 AT_ONCE = 32  # objects in one call: each may take a connection
 PAUSES = (0.05, 0.2, 0.5)  # seconds before each further attempt
+GIVES_UP_SECONDS = 55.0  # Mooncake waits for a transfer for 60, and then lets it go on by itself
 CONNECT_SECONDS = 5.0
+CONNECT_ATTEMPTS = 4  # that Mooncake makes to reach the master
 HTTP_SECONDS = 10.0
 OWN_BUFFER = 16 << 20  # Mooncake's own staging memory, which zero-copy calls leave alone
 INFINIBAND = "/sys/class/infiniband"
@@ -65,6 +68,7 @@ class Client:
         self.users = 0
         module = load_module()
         hostname = check_surroundings(options)
+        limit_waits(options.timeout)
         self._pid = os.getpid()
         self._idle = threading.Condition()
         self._working = 0
@@ -113,14 +117,18 @@ class Client:
 
     def put(self, key: str, addresses: Sequence[int], sizes: Sequence[int], bundle_nbytes: int) -> None:
         """Store one object, put together from registered memory: all of it, or none and EngineError."""
+        tries = Tries(self.options.timeout)
         try:
-            for pause in (*PAUSES, None):
-                status = self.store.batch_put_from_multi_buffers(
-                    [key], [list(addresses)], [list(sizes)], self.replication
-                )[0]
-                if status not in PASSING or pause is None:
+            while True:
+                with self._watching([addresses]) as statuses:
+                    statuses.extend(
+                        self.store.batch_put_from_multi_buffers(
+                            [key], [list(addresses)], [list(sizes)], self.replication
+                        )
+                    )
+                status = statuses[0]
+                if status not in PASSING or not tries.again():
                     break
-                time.sleep(pause)
                 self.discard([key])  # half an object that stayed would pass for a whole one
             if status in (FULL, OVER_QUOTA):
                 raise self._full(status, bundle_nbytes)
@@ -137,17 +145,20 @@ class Client:
         """
         statuses = [0] * len(keys)
         for start in range(0, len(keys), AT_ONCE):
+            tries = Tries(self.options.timeout)
             todo = list(range(start, min(start + AT_ONCE, len(keys))))
-            for pause in (*PAUSES, None):
-                found = self.store.batch_get_into(
-                    [keys[n] for n in todo], [addresses[n] for n in todo], [sizes[n] for n in todo]
-                )
+            while True:
+                with self._watching([[addresses[n]] for n in todo]) as found:
+                    found.extend(
+                        self.store.batch_get_into(
+                            [keys[n] for n in todo], [addresses[n] for n in todo], [sizes[n] for n in todo]
+                        )
+                    )
                 for n, status in zip(todo, found, strict=True):
                     statuses[n] = status
                 todo = [n for n in todo if statuses[n] in PASSING]
-                if not todo or pause is None:
+                if not todo or not tries.again():
                     break
-                time.sleep(pause)
             if any(status < 0 for status in statuses[start : start + AT_ONCE]):
                 break
         for key, status in zip(keys, statuses, strict=True):
@@ -156,6 +167,18 @@ class Client:
             if status < 0 and status != MISSING:
                 raise failure(status, f"{key} can't be read")
         return statuses
+
+    @contextmanager
+    def _watching(self, addresses: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+        """Take the statuses of a transfer. Memory that it may still be at work on afterwards is never used again."""
+        statuses: list[int] = []
+        began = time.monotonic()
+        yield statuses
+        if time.monotonic() - began >= GIVES_UP_SECONDS:
+            for places, status in zip(addresses, statuses, strict=True):
+                if status < 0:
+                    self.pool.retire(places)
+                    self.borrowed.retire(places)
 
     def check_absent(self, keys: Sequence[str]) -> None:
         """Raise EngineError where an object exists: Mooncake would report success, and keep the old one."""
@@ -269,6 +292,28 @@ class Client:
             ) from error
 
 
+class Tries:
+    """Attempts at one transfer, with pauses in between.
+
+    Parameters
+    ----------
+    timeout
+        Seconds that one may take.
+    """
+
+    def __init__(self, timeout: float) -> None:
+        self._late = time.monotonic() + min(timeout, GIVES_UP_SECONDS) / 2
+        self._pauses = iter(PAUSES)
+
+    def again(self) -> bool:
+        """Wait for the next attempt; False where there is none: they were enough, or took too long to be passing trouble."""
+        pause = next(self._pauses, None)
+        if pause is None or time.monotonic() > self._late:
+            return False
+        time.sleep(pause)
+        return True
+
+
 CLIENTS: dict[Options, Client] = {}
 LOCK = threading.Lock()
 LEAKED: list[Any] = []
@@ -337,6 +382,17 @@ def check_surroundings(options: Options) -> str:
             f"there is no Mooncake master at {options.master} ({error}); start one there: "
             f"mooncake_master --rpc_port {options.port} --metrics_port {options.metrics}"
         ) from error
+
+
+def limit_waits(seconds: int) -> None:
+    """Tell Mooncake how long to wait for what may never come; environment variables are its only way to be told.
+
+    By itself it waits for 120 seconds to reach a master behind a dead network.
+    """
+    milliseconds = 1000 * seconds
+    os.environ["MC_RPC_TIMEOUT_MS"] = str(milliseconds)
+    os.environ["MC_RPC_CONNECT_TIMEOUT_MS"] = str(milliseconds // CONNECT_ATTEMPTS)
+    os.environ["MC_TCP_STATUS_TIMEOUT_SEC"] = os.environ["MC_TCP_PROGRESS_TIMEOUT_SEC"] = str(seconds)
 
 
 def check_rdma(options: Options) -> None:

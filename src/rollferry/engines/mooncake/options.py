@@ -20,6 +20,7 @@ OPTIONS: dict[str, tuple[str | None, str]] = {
     "replicas": (None, "1"),
     "tenant": ("MOONCAKE_TENANT_ID", "default"),
     "metrics": (None, "9003"),
+    "timeout": (None, "20"),
 }
 MIN_CHUNK = 4096
 
@@ -49,6 +50,8 @@ class Options(NamedTuple):
         Name within a store that several share.
     metrics
         Port of the master's HTTP server, which `list` and `usage` ask.
+    timeout
+        Seconds to wait for an answer of the master, and for any progress of a transfer.
     """
 
     host: str
@@ -63,6 +66,7 @@ class Options(NamedTuple):
     replicas: int
     tenant: str
     metrics: int
+    timeout: int
 
     @property
     def master(self) -> str:
@@ -83,9 +87,11 @@ def options_of(url: EngineURL) -> Options:
             "the address of the master is missing: connect('mooncake://HOST:PORT'), or set MOONCAKE_MASTER=HOST:PORT; "
             "'mooncake_master --rpc_port PORT' starts one"
         )
-    chunk, replicas = parse_size(values["chunk"]), number(values, "replicas")
+    chunk, replicas, timeout = parse_size(values["chunk"]), number(values, "replicas"), number(values, "timeout")
     if chunk < MIN_CHUNK or chunk % 64 or replicas < 1:
         raise EngineError(f"a chunk is a multiple of 64 bytes, {MIN_CHUNK} at least, and there is at least one replica")
+    if timeout < 1:
+        raise EngineError("a timeout has a second at least")
     return Options(
         host=host,
         port=number({"port": port}, "port"),
@@ -99,6 +105,7 @@ def options_of(url: EngineURL) -> Options:
         replicas=replicas,
         tenant=values["tenant"],
         metrics=number(values, "metrics"),
+        timeout=timeout,
     )
 
 

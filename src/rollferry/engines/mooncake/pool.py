@@ -4,7 +4,7 @@ import ctypes
 import threading
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from rollferry.errors import EngineError
 from rollferry.memory.leases import Bytes, allocate, bytes_of
@@ -53,6 +53,8 @@ class Pool:
         self._lock = threading.Lock()
         self._free: list[Region] = []  # the longest unused first
         self._registered = 0
+        self._doubtful: set[int] = set()
+        self._retired: list[Region] = []  # as long as the pool, and with it Mooncake's client, is there
         # Finalizers may run at any moment, also within the lock; so they only append, which needs none.
         self._returned: deque[Region] = deque()
 
@@ -84,6 +86,11 @@ class Pool:
         """Take a region back. May be called by a finalizer."""
         self._returned.append(region)
 
+    def retire(self, addresses: Iterable[int]) -> None:
+        """Neither use nor free again the regions of these addresses, as something may still write to them."""
+        with self._lock:
+            self._doubtful.update(addresses)
+
     def lease(self, region: Region, start: int, nbytes: int) -> Bytes:
         """Give memory of a region; it goes back to the pool when the last view of it dies."""
         with self._lock:
@@ -106,7 +113,11 @@ class Pool:
     def _collect(self) -> None:
         while self._returned:
             region = self._returned.popleft()
-            if region.registered:
+            if region.registered and any(0 <= address - region.address < region.nbytes for address in self._doubtful):
+                self._retired.append(region)
+                region.registered = False  # it is, but the limit is for what is of use
+                self._registered -= region.nbytes
+            elif region.registered:
                 self._free.append(region)
         while self._free and (self._registered > self._limit or not self._limit):
             self._drop(self._free.pop(0))
@@ -132,6 +143,8 @@ class Borrowed:
         self._unregister = unregister
         self._lock = threading.Lock()
         self._taken: dict[int, int] = {}  # address -> bytes
+        self._doubtful: set[int] = set()
+        self._retired: list[Bytes] = []
 
     def take(self, memory: Bytes) -> bool:
         """Register memory; False where that can't be, and it is to be copied: another put has part of it, for example."""
@@ -146,11 +159,20 @@ class Borrowed:
             self._taken[address] = nbytes
             return True
 
+    def retire(self, addresses: Iterable[int]) -> None:
+        """Keep the memory of these addresses for ever, as something may still read it."""
+        with self._lock:
+            self._doubtful.update(addresses)
+
     def give_back(self, memory: Bytes) -> None:
         """Unregister it."""
+        address, nbytes = memory.ctypes.data, len(memory)
         with self._lock:
-            del self._taken[memory.ctypes.data]
-            self._unregister(memory.ctypes.data)
+            if any(0 <= doubtful - address < nbytes for doubtful in self._doubtful):
+                self._retired.append(memory)
+                return
+            del self._taken[address]
+            self._unregister(address)
 
 
 def rounded(nbytes: int) -> int:
