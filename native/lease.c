@@ -117,12 +117,12 @@ static PyObject *map_private(PyObject *module, PyObject *args)
 
 static PyObject *map_shared(PyObject *module, PyObject *args)
 {
-    int fd;
+    int fd, populate;
     Py_ssize_t nbytes;
-    if (!PyArg_ParseTuple(args, "in", &fd, &nbytes) || check_file_size(fd, nbytes) < 0) {
+    if (!PyArg_ParseTuple(args, "inp", &fd, &nbytes, &populate) || check_file_size(fd, nbytes) < 0) {
         return NULL;
     }
-    return map(module, nbytes, MAP_SHARED, fd);
+    return map(module, nbytes, populate ? MAP_SHARED | MAP_POPULATE : MAP_SHARED, fd);
 }
 
 static PyObject *allocate(PyObject *module, PyObject *arg)
@@ -143,8 +143,9 @@ static PyMethodDef functions[] = {
      "map_private(fd, nbytes)\n--\n\n"
      "Map the first `nbytes` of a file copy-on-write. Locks of the open file description of `fd` last as long as the Lease."},
     {"map_shared", map_shared, METH_VARARGS,
-     "map_shared(fd, nbytes)\n--\n\n"
-     "Map the first `nbytes` of a file for writing. Locks of the open file description of `fd` last as long as the Lease."},
+     "map_shared(fd, nbytes, populate)\n--\n\n"
+     "Map the first `nbytes` of a file for writing, and all its pages at once if `populate`, which saves a page fault for\n"
+     "each where the file has them already. Locks of the open file description of `fd` last as long as the Lease."},
     {"allocate", allocate, METH_O, "allocate(nbytes)\n--\n\nA Lease over fresh, zeroed, private memory."},
     {NULL, NULL, 0, NULL},
 };

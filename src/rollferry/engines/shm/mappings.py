@@ -39,7 +39,7 @@ class Mappings:
         self._kept: OrderedDict[FileId, Mapping] = OrderedDict()
         self._closed = False
 
-    def take(self, fd: int, capacity: int) -> Mapping:
+    def take(self, fd: int, capacity: int, *, recycled: bool) -> Mapping:
         """Give a mapping of a locked segment, kept or new; the caller has it alone until `keep` or `drop`."""
         status = os.fstat(fd)
         identity = (status.st_dev, status.st_ino)
@@ -52,7 +52,7 @@ class Mappings:
         # Through an open file description of its own: a mapping of the segment's would keep that one's locks.
         own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
         try:
-            return Mapping(identity, _native.map_shared(own, capacity), own)
+            return Mapping(identity, _native.map_shared(own, capacity, recycled), own)
         except BaseException:
             os.close(own)
             raise

@@ -60,11 +60,12 @@ class ShmWriter:
         """Take a segment, free or new, and map it."""
         nbytes = HEADER_NBYTES + self._payload_nbytes + self._manifest_nbytes
         self._segment = self._pool.take(nbytes, self._mappings.inodes())
+        recycled = self._segment is not None
         try:
             if self._segment is None:
                 self._segment = create(self._directory, capacity_for(nbytes))
                 reserve(self._segment, self._directory, self._pool, self._mappings)
-            self._mapping = self._mappings.take(self._segment.fd, self._segment.capacity)
+            self._mapping = self._mappings.take(self._segment.fd, self._segment.capacity, recycled=recycled)
         except BaseException:
             self.abort()
             raise
