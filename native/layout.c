@@ -1,4 +1,4 @@
-/* Where CPython keeps what is inside of its lists, tuples and ints.
+/* Where CPython keeps what is inside of its lists, tuples, ints and strs.
  *
  * The stable ABI asks a function for each item, which takes longer than reading it. The places below are those of CPython
  * 3.11 to 3.14 with a GIL; they are compared with what the functions say when the module is imported, and not used if
@@ -9,6 +9,16 @@
 bool rf_layout_known = false;
 bool rf_ints_are_tagged = false;
 static bool verified = false;
+
+/* Bits of the state of a str: 3.14 has made its first part wider. */
+static uint32_t compact_ascii_bits;
+
+bool rf_reads_ascii(PyObject *text)
+{
+    uint32_t state;
+    memcpy(&state, (char *)text + sizeof(PyObject) + 2 * sizeof(Py_ssize_t), sizeof state);
+    return (state & compact_ascii_bits) == compact_ascii_bits;
+}
 
 static bool has_sizes(PyTypeObject *type, long basic, long item)
 {
@@ -28,6 +38,14 @@ static bool reads_int(long long value)
     bool small = value > -(1LL << 30) && value < 1LL << 30;
     bool same = object != NULL && rf_read_small_int(object, &found) == small && (!small || found == value);
     Py_XDECREF(object);
+    return same;
+}
+
+static bool reads_text(const char *utf8, bool ascii)
+{
+    PyObject *text = PyUnicode_FromString(utf8);
+    bool same = text != NULL && rf_reads_ascii(text) == ascii;
+    Py_XDECREF(text);
     return same;
 }
 
@@ -54,6 +72,11 @@ static bool verify(void)
         if (!reads_int(values[i])) {
             return false;
         }
+    }
+    if (!reads_text("", true) || !reads_text("a", true) || !reads_text("ascii text", true) ||
+        !reads_text("\u00e9", false) || !reads_text("caf\u00e9", false) || !reads_text("\u20ac", false) ||
+        !reads_text("\U0001F600", false)) {
+        return false;
     }
     return reads_items(Py_BuildValue("[OO]", Py_None, Py_Ellipsis)) &&
            reads_items(Py_BuildValue("(OO)", Py_None, Py_Ellipsis));
@@ -160,6 +183,8 @@ int rf_layout_init(PyObject *module, rf_state *Py_UNUSED(state))
     unsigned long minor = (Py_Version >> 16) & 0xFF;
     if (Py_Version >> 24 == 3 && minor >= 11 && minor <= 14 && sizeof(PyVarObject) == 24) {
         rf_ints_are_tagged = minor >= 12;
+        /* interned: 2 bits (16 from 3.14 on), kind: 3, compact: 1, ascii: 1 */
+        compact_ascii_bits = 3U << (minor >= 14 ? 16 + 3 : 2 + 3);
         rf_layout_known = true; /* for the verification */
         rf_layout_known = verified = verify();
         if (PyErr_Occurred()) {

@@ -32,9 +32,9 @@ rf_state *rf_get_state(PyObject *module);
 
 /* ---- spans.c: source address ranges, and the objects that keep them alive ---- */
 
-/* A new, empty Spans with room for `capacity` ranges. */
-PyObject *rf_spans_new(rf_state *state, Py_ssize_t capacity);
-/* Append one range. Takes a new reference to `owner`, which must keep the bytes in place until Spans dies. */
+/* A new, empty Spans with room for `capacity` ranges; `keeper`, which may be NULL, lives as long as it. */
+PyObject *rf_spans_new(rf_state *state, Py_ssize_t capacity, PyObject *keeper);
+/* Append one range. `owner`, which lives as long as Spans, must keep the bytes in place; NULL where the keeper does. */
 int rf_spans_append(PyObject *spans, const void *address, Py_ssize_t nbytes, PyObject *owner);
 /* Append the buffer of `exporter`, held (and so locked against resizing) until Spans dies. */
 int rf_spans_append_buffer(PyObject *spans, PyObject *exporter);
@@ -76,6 +76,9 @@ static inline PyObject *rf_next_item(PyObject *list, PyObject *const *items, Py_
 }
 
 void rf_scratch_free(rf_scratch *scratch);
+
+/* Whether an exact str has only ASCII characters; only where the layout is known. */
+bool rf_reads_ascii(PyObject *text);
 
 /* The value of an exact int of at most 30 bits; false for others, and where the API has to be asked. */
 static inline bool rf_read_small_int(PyObject *object, int64_t *value)

@@ -74,6 +74,59 @@ static PyObject *type_groups(PyObject *module, PyObject *values)
     return result;
 }
 
+/* ---- flattening ---- */
+
+/* flatten(rows): the items of lists, or of tuples, one after the other, and where each row starts. */
+static PyObject *flatten(PyObject *Py_UNUSED(module), PyObject *rows)
+{
+    if (!PyList_CheckExact(rows)) {
+        PyErr_SetString(PyExc_TypeError, "a list is needed");
+        return NULL;
+    }
+    Py_ssize_t n = PyList_Size(rows);
+    int64_t *offset;
+    PyObject *offsets = rf_new_int64(n + 1, &offset);
+    if (offsets == NULL) {
+        return NULL;
+    }
+    offset[0] = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        PyObject *row = PyList_GetItem(rows, i);
+        if (!PyList_CheckExact(row) && !PyTuple_CheckExact(row)) {
+            PyErr_SetString(PyExc_TypeError, "rows are lists or tuples");
+            Py_DECREF(offsets);
+            return NULL;
+        }
+        offset[i + 1] = offset[i] + (PyList_CheckExact(row) ? PyList_Size(row) : PyTuple_Size(row));
+    }
+    /* Nothing below runs Python code but making the list, which may run the collector and with it anything. */
+    PyObject *items = PyList_New((Py_ssize_t)offset[n]);
+    rf_scratch scratch = {NULL, 0};
+    bool same = items != NULL && PyList_Size(rows) == n;
+    for (Py_ssize_t i = 0; same && i < n; i++) {
+        PyObject *row = PyList_GetItem(rows, i);
+        Py_ssize_t length = (Py_ssize_t)(offset[i + 1] - offset[i]);
+        same = PyTuple_CheckExact(row) ? PyTuple_Size(row) == length
+                                       : PyList_CheckExact(row) && PyList_Size(row) == length;
+        PyObject *const *row_items = same ? rf_items(row, length, &scratch) : NULL;
+        same = row_items != NULL;
+        for (Py_ssize_t j = 0; same && j < length; j++) {
+            same = PyList_SetItem(items, (Py_ssize_t)offset[i] + j, Py_NewRef(row_items[j])) == 0;
+        }
+    }
+    rf_scratch_free(&scratch);
+    if (!same) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_RuntimeError, "a list was changed while it was being put");
+        }
+        Py_CLEAR(items);
+    }
+    PyObject *result = items == NULL ? NULL : PyTuple_Pack(2, items, offsets);
+    Py_XDECREF(items);
+    Py_DECREF(offsets);
+    return result;
+}
+
 /* ---- collecting ---- */
 
 typedef struct {
@@ -94,14 +147,14 @@ static int same_descr(PyArray_Descr *a, PyArray_Descr *b)
     return a == b || PyObject_RichCompareBool((PyObject *)a, (PyObject *)b, Py_EQ);
 }
 
-static int start_collection(collection *c, rf_state *state, PyObject *first, Py_ssize_t n)
+static int start_collection(collection *c, rf_state *state, PyObject *values, PyObject *first, Py_ssize_t n)
 {
     c->descr = PyArray_DESCR((PyArrayObject *)first);
     c->itemsize = PyArray_ITEMSIZE((PyArrayObject *)first);
     c->ndim = PyArray_NDIM((PyArrayObject *)first);
     c->contiguous = 1;
     c->equal_inner = 1;
-    c->spans = rf_spans_new(state, n);
+    c->spans = rf_spans_new(state, n, values);
     if (c->spans == NULL) {
         return -1;
     }
@@ -180,7 +233,7 @@ static int collect_row(collection *c, PyObject *item, Py_ssize_t i)
     for (int axis = 0; axis < c->ndim; axis++) {
         nbytes *= dims[axis];
     }
-    return rf_spans_append(c->spans, PyArray_DATA(row), (Py_ssize_t)nbytes, item) < 0 ? -1 : 1;
+    return rf_spans_append(c->spans, PyArray_DATA(row), (Py_ssize_t)nbytes, NULL) < 0 ? -1 : 1;
 }
 
 /* Add the rows from `*i` on, as far as they have the very dtype object of the first, so that no Python code runs. */
@@ -213,7 +266,7 @@ static PyObject *collect_arrays(PyObject *module, PyObject *values)
     Py_ssize_t n = PyList_Size(values);
     PyObject *result = NULL;
     PyObject *first = Py_NewRef(PyList_GetItem(values, 0));
-    int added = start_collection(&c, state, first, n) < 0 ? -1 : 1;
+    int added = start_collection(&c, state, values, first, n) < 0 ? -1 : 1;
     for (Py_ssize_t i = 0; added == 1 && i < n;) {
         /* Comparing dtypes may run Python code, which could change the list. */
         PyObject *item = PyList_GetItem(values, i);
@@ -242,11 +295,16 @@ static PyMethodDef functions[] = {
      "type_groups(values)\n--\n\n"
      "The distinct types of a list's items in order of appearance, and each item's index among them as a uint16 array\n"
      "(None where there is at most one type)."},
+    {"flatten", flatten, METH_O,
+     "flatten(rows)\n--\n\n"
+     "(items, offsets) of a list of lists or tuples: all their items in a list, and int64 offsets, rows + 1, into it.\n"
+     "RuntimeError where one is changed meanwhile."},
     {"collect_arrays", collect_arrays, METH_O,
      "collect_arrays(values)\n--\n\n"
      "(spans, dtype, ndim, offsets, shapes, equal_inner) of a list of ndarrays of one dtype and number of dimensions;\n"
      "None if they differ. `spans` is None where a row is not C-contiguous; `offsets` (int64, rows + 1) are along the\n"
-     "first axis, None for ndim 0; `shapes` (int64, rows x ndim) is None for ndim < 2."},
+     "first axis, None for ndim 0; `shapes` (int64, rows x ndim) is None for ndim < 2. The spans keep the list, which must\n"
+     "not be changed any more."},
     {NULL, NULL, 0, NULL},
 };
 

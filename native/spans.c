@@ -4,7 +4,8 @@
 typedef struct {
     PyObject_HEAD
     rf_span *spans;
-    PyObject **owners;   /* owners[i] keeps spans[i] alive; NULL where `buffers` or another owner does */
+    PyObject *keeper;    /* keeps what spans without an owner lie in; may be NULL */
+    PyObject **owners;   /* owners[i] keeps spans[i] alive; NULL where `buffers` or `keeper` does. NULL while all are */
     Py_buffer **buffers; /* held exports, `buffer_count` of them */
     Py_ssize_t count;
     Py_ssize_t capacity;
@@ -13,7 +14,7 @@ typedef struct {
     int copied; /* some ranges are temporary copies */
 } Spans;
 
-PyObject *rf_spans_new(rf_state *state, Py_ssize_t capacity)
+PyObject *rf_spans_new(rf_state *state, Py_ssize_t capacity, PyObject *keeper)
 {
     allocfunc allocate = (allocfunc)PyType_GetSlot(state->spans, Py_tp_alloc);
     Spans *self = (Spans *)allocate(state->spans, 0);
@@ -23,9 +24,9 @@ PyObject *rf_spans_new(rf_state *state, Py_ssize_t capacity)
     if (capacity < 1) {
         capacity = 1;
     }
-    self->spans = PyMem_Calloc((size_t)capacity, sizeof(rf_span));
-    self->owners = PyMem_Calloc((size_t)capacity, sizeof(PyObject *));
-    if (self->spans == NULL || self->owners == NULL) {
+    self->keeper = Py_XNewRef(keeper);
+    self->spans = PyMem_Malloc((size_t)capacity * sizeof(rf_span));
+    if (self->spans == NULL) {
         Py_DECREF(self);
         return PyErr_NoMemory();
     }
@@ -47,11 +48,11 @@ static int reserve(Spans *self)
     if (spans != NULL) {
         self->spans = spans;
     }
-    PyObject **owners = PyMem_Realloc(self->owners, capacity * sizeof(PyObject *));
+    PyObject **owners = self->owners == NULL ? NULL : PyMem_Realloc(self->owners, capacity * sizeof(PyObject *));
     if (owners != NULL) {
         self->owners = owners;
     }
-    if (spans == NULL || owners == NULL) {
+    if (spans == NULL || (owners == NULL && self->owners != NULL)) {
         PyErr_NoMemory();
         return -1;
     }
@@ -72,8 +73,17 @@ int rf_spans_append(PyObject *spans, const void *address, Py_ssize_t nbytes, PyO
     if (reserve(self) < 0) {
         return -1;
     }
+    if (owner != NULL && self->owners == NULL) {
+        self->owners = PyMem_Calloc((size_t)self->capacity, sizeof(PyObject *));
+        if (self->owners == NULL) {
+            PyErr_NoMemory();
+            return -1;
+        }
+    }
     self->spans[self->count] = (rf_span){address, (size_t)nbytes};
-    self->owners[self->count] = Py_XNewRef(owner);
+    if (self->owners != NULL) {
+        self->owners[self->count] = Py_XNewRef(owner);
+    }
     self->count++;
     self->nbytes += nbytes;
     return 0;
@@ -110,9 +120,10 @@ static void spans_dealloc(PyObject *object)
 {
     Spans *self = (Spans *)object;
     PyTypeObject *type = Py_TYPE(object);
-    for (Py_ssize_t i = 0; i < self->count; i++) {
+    for (Py_ssize_t i = 0; self->owners != NULL && i < self->count; i++) {
         Py_XDECREF(self->owners[i]);
     }
+    Py_XDECREF(self->keeper);
     for (Py_ssize_t i = 0; i < self->buffer_count; i++) {
         PyBuffer_Release(self->buffers[i]);
         PyMem_Free(self->buffers[i]);
@@ -224,7 +235,7 @@ static PyObject *spans_of_buffers(PyObject *module, PyObject *exporters)
         PyErr_SetString(PyExc_TypeError, "a list of buffers is needed");
         return NULL;
     }
-    PyObject *spans = rf_spans_new(state, PyList_Size(exporters));
+    PyObject *spans = rf_spans_new(state, PyList_Size(exporters), NULL);
     for (Py_ssize_t i = 0; spans != NULL && i < PyList_Size(exporters); i++) {
         /* Exporting a buffer may run Python code, which could empty the list. */
         PyObject *exporter = Py_NewRef(PyList_GetItem(exporters, i));
@@ -250,7 +261,7 @@ static PyObject *spans_of_addresses(PyObject *module, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "owners, addresses and sizes differ in length");
         return NULL;
     }
-    PyObject *spans = rf_spans_new(state, n);
+    PyObject *spans = rf_spans_new(state, n, NULL);
     for (Py_ssize_t i = 0; spans != NULL && i < n; i++) {
         void *address = PyLong_AsVoidPtr(PyList_GetItem(addresses, i));
         Py_ssize_t size = PyErr_Occurred() ? -1 : PyLong_AsSsize_t(PyList_GetItem(sizes, i));

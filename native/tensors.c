@@ -113,7 +113,7 @@ static int start(collection *c, rf_state *state, Py_ssize_t n)
 {
     c->contiguous = 1;
     c->equal_inner = 1;
-    c->spans = rf_spans_new(state, n);
+    c->spans = rf_spans_new(state, n, NULL);
     c->requires_grad = PyUnicode_InternFromString("requires_grad");
     c->is_neg = PyUnicode_InternFromString("is_neg");
     c->is_conj = PyUnicode_InternFromString("is_conj");

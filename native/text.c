@@ -24,6 +24,17 @@ static int find_isascii(void)
     return -1;
 }
 
+/* Asked first, because UTF-8 of other text would stay in the str for good. 1, 0, or -1 on an error. */
+static int is_ascii(PyObject *item)
+{
+    if (rf_layout_known) {
+        return rf_reads_ascii(item);
+    }
+    PyObject *ascii = str_isascii(item, NULL);
+    Py_XDECREF(ascii);
+    return ascii == NULL ? -1 : ascii == Py_True;
+}
+
 /* ---- text_scan: each append_* gives the bytes of its item, or -1 ---- */
 
 static Py_ssize_t append_bytes(PyObject *spans, PyObject *item)
@@ -46,13 +57,12 @@ static Py_ssize_t append_bytearray(PyObject *spans, PyObject *item)
 
 static Py_ssize_t append_str(PyObject *spans, PyObject *item)
 {
-    PyObject *ascii = str_isascii(item, NULL);
-    if (ascii == NULL) {
+    int ascii = is_ascii(item);
+    Py_ssize_t n;
+    if (ascii < 0) {
         return -1;
     }
-    Py_DECREF(ascii);
-    Py_ssize_t n;
-    if (ascii == Py_True) {
+    if (ascii) {
         const char *text = PyUnicode_AsUTF8AndSize(item, &n);
         if (text == NULL || rf_spans_append(spans, text, n, item) < 0) {
             return -1;
@@ -147,7 +157,7 @@ static PyObject *text_scan(PyObject *module, PyObject *values)
     }
     Py_ssize_t n = PyList_Size(values);
     int64_t *data;
-    PyObject *spans = rf_spans_new(state, n);
+    PyObject *spans = rf_spans_new(state, n, NULL);
     PyObject *offsets = spans != NULL ? rf_new_int64(n + 1, &data) : NULL;
     PyObject *result = NULL;
     if (offsets != NULL && scan_items(values, n, spans, data) == 0) {

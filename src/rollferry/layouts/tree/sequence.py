@@ -2,7 +2,6 @@
 
 from collections import abc
 from collections.abc import Iterable
-from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -61,11 +60,10 @@ class Sequence(Spec, frozen=True, tag="sequence"):
             offsets = numbers.offsets
             items = encoder.add(Numbers.of(numbers, encoder))
         else:
-            offsets = np.zeros(len(values) + 1, np.int64)
-            np.cumsum([len(value) for value in values], out=offsets[1:])
-            flat = list(chain.from_iterable(values))
-            if len(flat) != offsets[-1]:
-                raise BatchChangedError("a list was changed while it was being put")
+            try:
+                flat, offsets = _native.flatten(values)
+            except RuntimeError as error:
+                raise BatchChangedError(str(error)) from None
             items = encoder.column(flat)
         name: Any = type(values[0]).__name__
         return cls(rows=len(values), type=name, offsets=encoder.array_member(offsets), items=items)
