@@ -9,7 +9,7 @@ from typing import Any, Literal, Self, get_args
 
 from rollferry.bundle.fields import encode_batch
 from rollferry.bundle.publish import publish
-from rollferry.bundle.read import Verify, read
+from rollferry.bundle.read import PausedCollector, Verify, read
 from rollferry.engines.base import Engine, Usage
 from rollferry.engines.registry import open_engine
 from rollferry.errors import FerryClosedError, RefError, SchemaError
@@ -199,12 +199,13 @@ class Ferry:
         if verify not in get_args(Verify):
             raise ValueError(f"verify must be one of {', '.join(get_args(Verify))}, not {verify!r}")
         own = self._own(ref)
-        watch = Stopwatch()
-        batch = read(
-            engine, own, verify=verify, readonly=readonly, lazy=lazy, allow_pickle=self._allow_pickle, watch=watch
-        )
-        self._note("get", own, watch)
-        return batch
+        with PausedCollector():
+            watch = Stopwatch()
+            batch = read(
+                engine, own, verify=verify, readonly=readonly, lazy=lazy, allow_pickle=self._allow_pickle, watch=watch
+            )
+            self._note("get", own, watch)
+            return batch
 
     @contextmanager
     def borrow(

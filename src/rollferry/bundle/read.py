@@ -16,7 +16,7 @@ from rollferry.layouts.numbers import Numbers
 from rollferry.refs import TransferRef
 from rollferry.timings import Stopwatch
 
-__all__ = ["Verify", "read"]
+__all__ = ["PausedCollector", "Verify", "read"]
 
 Verify = Literal["auto", "manifest", "full"]
 
@@ -57,10 +57,9 @@ def read(
 
 @contextmanager
 def rebuilding(key: str) -> Iterator[None]:
-    """Turn what goes wrong in rebuilding into BundleError, and pause the cyclic collector meanwhile."""
+    """Turn what goes wrong in rebuilding into BundleError."""
     try:
-        with paused_collector():
-            yield
+        yield
     except (RollferryError, MemoryError, TimeoutError):  # a signal handler's too
         raise
     except ImportError as error:
@@ -69,15 +68,18 @@ def rebuilding(key: str) -> Iterator[None]:
         raise BundleError(f"bundle {key} can't be rebuilt: {error}") from error
 
 
-@contextmanager
-def paused_collector() -> Iterator[None]:
-    """Keep the cyclic collector from walking the containers of a growing batch again and again; it would find nothing."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
+class PausedCollector:
+    """Keeps the cyclic collector from walking the containers of a growing batch again and again; it would find nothing.
+
+    A class and no generator: leaving one would make objects, and so start the collector within the call that paused it.
+    """
+
+    def __enter__(self) -> None:
+        self._enabled = gc.isenabled()
+        gc.disable()
+
+    def __exit__(self, *_: object) -> None:
+        if self._enabled:
             gc.enable()
 
 
@@ -116,7 +118,7 @@ def lazy_field(field: Field, manifest: Manifest, decoder: Decoder, *, bundle: st
     spec = manifest.columns[field.column]
 
     def rebuild_later() -> list[Any]:
-        with rebuilding(bundle):
+        with PausedCollector(), rebuilding(bundle):
             return decoder.column(field.column)
 
     rows = spec.lazy(decoder)
