@@ -1,4 +1,4 @@
-/* Where CPython keeps what is inside of its lists, tuples, ints and strs.
+/* Where CPython keeps what is inside of its lists, tuples, ints, floats and strs.
  *
  * The stable ABI asks a function for each item, which takes longer than reading it. The places below are those of CPython
  * 3.11 to 3.14 with a GIL; they are compared with what the functions say when the module is imported, and not used if
@@ -41,6 +41,14 @@ static bool reads_int(long long value)
     return same;
 }
 
+static bool reads_float(double value)
+{
+    PyObject *object = PyFloat_FromDouble(value);
+    double found = object == NULL ? 0 : rf_read_float(object);
+    Py_XDECREF(object);
+    return memcmp(&found, &value, sizeof value) == 0;
+}
+
 static bool reads_text(const char *utf8, bool ascii)
 {
     PyObject *text = PyUnicode_FromString(utf8);
@@ -65,13 +73,16 @@ static bool verify(void)
         1LL << 60, INT64_MAX, INT64_MIN,
     };
     if (!has_sizes(&PyList_Type, 40, 0) || !has_sizes(&PyTuple_Type, 24, sizeof(PyObject *)) ||
-        !has_sizes(&PyLong_Type, 24, sizeof(uint32_t))) {
+        !has_sizes(&PyLong_Type, 24, sizeof(uint32_t)) || !has_sizes(&PyFloat_Type, 24, 0)) {
         return false;
     }
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         if (!reads_int(values[i])) {
             return false;
         }
+    }
+    if (!reads_float(1.5) || !reads_float(-1e300)) {
+        return false;
     }
     if (!reads_text("", true) || !reads_text("a", true) || !reads_text("ascii text", true) ||
         !reads_text("\u00e9", false) || !reads_text("caf\u00e9", false) || !reads_text("\u20ac", false) ||
@@ -108,7 +119,7 @@ static PyObject **scratch_of(rf_scratch *scratch, Py_ssize_t n)
     return scratch->items;
 }
 
-static PyObject **known_items(PyObject *sequence)
+PyObject **rf_known_items(PyObject *sequence)
 {
     char *place = (char *)sequence + sizeof(PyVarObject);
     if (Py_TYPE(sequence) == &PyTuple_Type) {
@@ -126,7 +137,7 @@ PyObject *const *rf_items(PyObject *sequence, Py_ssize_t n, rf_scratch *scratch)
         return nothing; /* an empty list has no memory for items */
     }
     if (rf_layout_known) {
-        return known_items(sequence);
+        return rf_known_items(sequence);
     }
     PyObject **items = scratch_of(scratch, n);
     for (Py_ssize_t i = 0; items != NULL && i < n; i++) {
@@ -138,7 +149,7 @@ PyObject *const *rf_items(PyObject *sequence, Py_ssize_t n, rf_scratch *scratch)
 PyObject **rf_slots(PyObject *sequence, Py_ssize_t n, rf_scratch *scratch)
 {
     if (rf_layout_known) {
-        return known_items(sequence);
+        return rf_known_items(sequence);
     }
     PyObject **slots = scratch_of(scratch, n);
     if (slots != NULL) {

@@ -77,6 +77,8 @@ static inline PyObject *rf_next_item(PyObject *list, PyObject *const *items, Py_
 
 void rf_scratch_free(rf_scratch *scratch);
 
+/* The items of an exact list or tuple that has some; only where the layout is known. */
+PyObject **rf_known_items(PyObject *sequence);
 /* Whether an exact str has only ASCII characters; only where the layout is known. */
 bool rf_reads_ascii(PyObject *text);
 
@@ -103,6 +105,17 @@ static inline bool rf_read_small_int(PyObject *object, int64_t *value)
     memcpy(&digit, (char *)object + sizeof(PyVarObject), sizeof digit);
     *value = size * (int64_t)digit;
     return true;
+}
+
+/* The value of an exact float. */
+static inline double rf_read_float(PyObject *object)
+{
+    double value;
+    if (!rf_layout_known) {
+        return PyFloat_AsDouble(object);
+    }
+    memcpy(&value, (char *)object + sizeof(PyObject), sizeof value);
+    return value;
 }
 
 /* ---- rows.c ---- */

@@ -60,7 +60,10 @@ typedef struct {
     const sequence *rows; /* NULL for a flat list */
     PyObject *offsets; /* NULL for a flat list */
     Py_ssize_t count;
+    char *kept; /* the numbers themselves, of 4 bytes each: int32, float32, or bool as int32; NULL where they are not kept */
 } summary;
+
+enum { KEPT_SIZE = 4 };
 
 /* ---- one pass over a row: kinds and ranges ---- */
 
@@ -73,7 +76,7 @@ static bool read_above(PyObject *item, int overflow, uint64_t *value)
     return *value != UINT64_MAX || !PyErr_Occurred();
 }
 
-static bool scan_ints(PyObject *const *items, Py_ssize_t n, summary *out)
+static bool scan_ints(PyObject *const *items, Py_ssize_t n, summary *out, int32_t *kept)
 {
     int_range r = out->range;
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -95,6 +98,9 @@ static bool scan_ints(PyObject *const *items, Py_ssize_t n, summary *out)
             r.above_high = above > r.above_high ? above : r.above_high;
             continue;
         }
+        if (kept != NULL) {
+            kept[i] = (int32_t)value; /* of no use where the range turns out to be wider */
+        }
         r.low = value < r.low ? value : r.low;
         r.high = value > r.high ? value : r.high;
     }
@@ -109,7 +115,7 @@ static inline bool survives_float4(double value)
     return memcmp(&back, &value, sizeof value) == 0;
 }
 
-static bool scan_floats(PyObject *const *items, Py_ssize_t n, summary *out)
+static bool scan_floats(PyObject *const *items, Py_ssize_t n, summary *out, int32_t *kept)
 {
     bool float4 = out->float4;
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -117,13 +123,18 @@ static bool scan_floats(PyObject *const *items, Py_ssize_t n, summary *out)
         if (item == NULL || Py_TYPE(item) != &PyFloat_Type) {
             return false;
         }
-        float4 = float4 && survives_float4(PyFloat_AsDouble(item));
+        double value = rf_read_float(item);
+        float4 = float4 && survives_float4(value);
+        if (kept != NULL) {
+            float narrow = (float)value;
+            memcpy(&kept[i], &narrow, sizeof narrow);
+        }
     }
     out->float4 = float4;
     return true;
 }
 
-static bool scan_bools(PyObject *const *items, Py_ssize_t n, summary *out)
+static bool scan_bools(PyObject *const *items, Py_ssize_t n, summary *out, int32_t *kept)
 {
     int_range r = out->range;
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -132,6 +143,9 @@ static bool scan_bools(PyObject *const *items, Py_ssize_t n, summary *out)
             return false;
         }
         int64_t value = item == Py_True;
+        if (kept != NULL) {
+            kept[i] = (int32_t)value;
+        }
         r.low = value < r.low ? value : r.low;
         r.high = value > r.high ? value : r.high;
     }
@@ -142,7 +156,7 @@ static bool scan_bools(PyObject *const *items, Py_ssize_t n, summary *out)
 static const struct {
     const char *name;
     PyTypeObject *type;
-    bool (*scan)(PyObject *const *, Py_ssize_t, summary *);
+    bool (*scan)(PyObject *const *, Py_ssize_t, summary *, int32_t *);
 } kinds[KINDS] = {
     [INT] = {"int", &PyLong_Type, scan_ints},
     [FLOAT] = {"float", &PyFloat_Type, scan_floats},
@@ -176,7 +190,7 @@ static inline bool read_float8(PyObject *item, const int_range *Py_UNUSED(r), do
     if (item == NULL || Py_TYPE(item) != &PyFloat_Type) {
         return false;
     }
-    *value = PyFloat_AsDouble(item);
+    *value = rf_read_float(item);
     return true;
 }
 
@@ -250,6 +264,18 @@ static inline PyObject *make_float(const interned *Py_UNUSED(known), double valu
         return true;                                                                                                   \
     }
 
+/* The same from numbers that the scan kept. */
+#define CONVERT(name, ctype, kept_type)                                                                                \
+    static void convert_##name(const char *kept, Py_ssize_t n, char *dest)                                             \
+    {                                                                                                                  \
+        for (Py_ssize_t i = 0; i < n; i++) {                                                                           \
+            kept_type value;                                                                                           \
+            memcpy(&value, kept + (size_t)i * sizeof value, sizeof value);                                             \
+            ctype narrow = (ctype)value;                                                                               \
+            memcpy(dest + (size_t)i * sizeof narrow, &narrow, sizeof narrow);                                          \
+        }                                                                                                              \
+    }
+
 #define BUILD(name, ctype, make_number)                                                                                \
     static bool build_##name(PyObject **slots, Py_ssize_t n, const char *data, const interned *known)                  \
     {                                                                                                                  \
@@ -283,6 +309,7 @@ static inline PyObject *make_float(const interned *Py_UNUSED(known), double valu
 
 #define INTS(name, ctype, make_number)                                                                                 \
     FILL(name, ctype, int64_t, read_int)                                                                               \
+    CONVERT(name, ctype, int32_t)                                                                                      \
     BUILD(name, ctype, make_number)                                                                                    \
     BOUNDS(name, ctype)
 
@@ -299,6 +326,11 @@ FILL(f8, double, double, read_float8)
 FILL(int_f4, float, int64_t, read_int)
 FILL(int_f8, double, int64_t, read_int)
 FILL(b1, uint8_t, int64_t, read_bool)
+CONVERT(f4, float, float)
+CONVERT(f8, double, float)
+CONVERT(int_f4, float, int32_t)
+CONVERT(int_f8, double, int32_t)
+CONVERT(b1, uint8_t, int32_t)
 BUILD(f4, float, make_float)
 BUILD(f8, double, make_float)
 BUILD(b1, uint8_t, make_bool)
@@ -312,12 +344,14 @@ typedef struct {
     uint64_t high;
     /* By kind of number; NULL where the two do not go together. */
     bool (*fill[KINDS])(PyObject *const *, Py_ssize_t, const int_range *, char *);
+    void (*convert[KINDS])(const char *, Py_ssize_t, char *);
     bool (*build[KINDS])(PyObject **, Py_ssize_t, const char *, const interned *);
     void (*bounds)(const char *, Py_ssize_t, uint64_t *, uint64_t *); /* NULL where it isn't for ints */
 } dtype;
 
 #define INT_DTYPE(name, size, low, high, suffix)                                                                       \
-    {name, size, low, high, {[INT] = fill_##suffix}, {[INT] = build_##suffix}, bounds_##suffix}
+    {name, size, low, high, {[INT] = fill_##suffix}, {[INT] = convert_##suffix}, {[INT] = build_##suffix},             \
+     bounds_##suffix}
 
 static const dtype dtypes[] = {
     INT_DTYPE("|u1", 1, 0, UINT8_MAX, u1),
@@ -328,9 +362,11 @@ static const dtype dtypes[] = {
     INT_DTYPE("<i4", 4, INT32_MIN, INT32_MAX, i4),
     INT_DTYPE("<u8", 8, 0, UINT64_MAX, u8),
     INT_DTYPE("<i8", 8, INT64_MIN, INT64_MAX, i8),
-    {"<f4", 4, -(1LL << 24), 1ULL << 24, {[INT] = fill_int_f4, [FLOAT] = fill_f4}, {[FLOAT] = build_f4}, NULL},
-    {"<f8", 8, -(1LL << 53), 1ULL << 53, {[INT] = fill_int_f8, [FLOAT] = fill_f8}, {[FLOAT] = build_f8}, NULL},
-    {"|b1", 1, 0, 1, {[BOOL] = fill_b1}, {[BOOL] = build_b1}, NULL},
+    {"<f4", 4, -(1LL << 24), 1ULL << 24, {[INT] = fill_int_f4, [FLOAT] = fill_f4},
+     {[INT] = convert_int_f4, [FLOAT] = convert_f4}, {[FLOAT] = build_f4}, NULL},
+    {"<f8", 8, -(1LL << 53), 1ULL << 53, {[INT] = fill_int_f8, [FLOAT] = fill_f8},
+     {[INT] = convert_int_f8, [FLOAT] = convert_f8}, {[FLOAT] = build_f8}, NULL},
+    {"|b1", 1, 0, 1, {[BOOL] = fill_b1}, {[BOOL] = convert_b1}, {[BOOL] = build_b1}, NULL},
 };
 enum { DTYPES = sizeof dtypes / sizeof *dtypes };
 

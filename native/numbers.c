@@ -14,7 +14,7 @@ typedef struct {
     summary summary;
     PyObject *values;
     PyObject *dtype, *kind, *row_type, *offsets, *minimum, *maximum;
-    Py_ssize_t nbytes;
+    Py_ssize_t nbytes, kept_nbytes;
     char nested;
 } column;
 
@@ -31,6 +31,7 @@ static void column_dealloc(PyObject *self)
     column *c = (column *)self;
     PyTypeObject *type = Py_TYPE(self);
     PyObject_GC_UnTrack(self);
+    PyMem_Free(c->summary.kept);
     PyObject *members[] = {c->values, c->dtype, c->kind, c->row_type, c->offsets, c->minimum, c->maximum};
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
         Py_XDECREF(members[i]);
@@ -68,6 +69,10 @@ static int fill_view(const column *c, const dtype *type, Py_buffer *view)
     if (view->len != s->count * type->itemsize) {
         PyErr_Format(PyExc_ValueError, "%zd numbers of %s do not fill %zd bytes", s->count, type->name, view->len);
         return -1;
+    }
+    if (s->kept != NULL) {
+        type->convert[s->kind](s->kept, s->count, view->buf);
+        return 0;
     }
     bool same;
     if (s->rows != NULL) {
@@ -135,58 +140,99 @@ static kind find_kind(const PyTypeObject *type)
     return k;
 }
 
-/* 1 where every item of the row is of the kind of the rows before it, 0 where not, -1 on an error. */
-static int scan_row(PyObject *row, Py_ssize_t n, summary *s, rf_scratch *scratch)
+/* Count the numbers of rows, note where each row starts, and find the kind of the first. 1 where all rows are of one type and
+ * the first that is not empty has numbers, 0 where not, -1 on an error. */
+static int measure_rows(PyObject *values, Py_ssize_t rows, summary *s, rf_scratch *scratch)
 {
-    if (n == 0) {
-        return 1;
-    }
-    PyObject *const *items = rf_items(row, n, scratch);
-    if (items == NULL) {
+    int64_t *offsets;
+    s->offsets = rf_new_int64(rows + 1, &offsets);
+    if (s->offsets == NULL) {
         return -1;
     }
-    if (s->kind == KINDS) {
-        s->kind = find_kind(Py_TYPE(items[0]));
-        if (s->kind == KINDS) {
+    offsets[0] = 0;
+    for (Py_ssize_t i = 0; i < rows; i++) {
+        PyObject *row = PyList_GetItem(values, i);
+        if (row == NULL || Py_TYPE(row) != s->rows->type) {
             return 0;
         }
+        Py_ssize_t n = s->rows->size(row);
+        if (n > 0 && s->kind == KINDS) {
+            PyObject *const *items = rf_items(row, n, scratch);
+            s->kind = items == NULL ? KINDS : find_kind(Py_TYPE(items[0]));
+            if (s->kind == KINDS) {
+                return items == NULL ? -1 : 0;
+            }
+        }
+        if (n > PY_SSIZE_T_MAX / (Py_ssize_t)sizeof(int64_t) - s->count) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        s->count += n;
+        offsets[i + 1] = s->count;
     }
-    if (n > PY_SSIZE_T_MAX / (Py_ssize_t)sizeof(int64_t) - s->count) {
-        PyErr_NoMemory();
-        return -1;
-    }
-    s->count += n;
-    return kinds[s->kind].scan(items, n, s);
+    return 1;
 }
 
-static int scan_list(PyObject *values, summary *s, rf_scratch *scratch)
+/* The same for a flat list. */
+static int measure_flat(PyObject *values, Py_ssize_t n, summary *s)
+{
+    s->count = n;
+    s->kind = find_kind(Py_TYPE(PyList_GetItem(values, 0)));
+    return s->kind != KINDS;
+}
+
+static int scan_row(PyObject *row, Py_ssize_t start, Py_ssize_t n, summary *s, rf_scratch *scratch)
+{
+    PyObject *const *items = rf_items(row, n, scratch);
+    int32_t *kept = s->kept == NULL ? NULL : (int32_t *)s->kept + start;
+    return items == NULL ? -1 : kinds[s->kind].scan(items, n, s, kept);
+}
+
+static int scan_rows(PyObject *values, Py_ssize_t rows, summary *s, rf_scratch *scratch)
+{
+    const int64_t *offsets = PyArray_DATA((PyArrayObject *)s->offsets);
+    int fits = 1;
+    for (Py_ssize_t i = 0; fits == 1 && i < rows; i++) {
+        Py_ssize_t n = (Py_ssize_t)(offsets[i + 1] - offsets[i]);
+        fits = scan_row(PyList_GetItem(values, i), (Py_ssize_t)offsets[i], n, s, scratch);
+    }
+    return fits;
+}
+
+/* Numbers are read once only where there is room to keep them: they lie all over the heap. */
+static void keep_numbers(summary *s, Py_ssize_t room)
+{
+    if (s->count <= room / KEPT_SIZE) {
+        s->kept = PyMem_Malloc((size_t)(s->count > 0 ? s->count : 1) * KEPT_SIZE); /* without memory, they are read again */
+    }
+}
+
+/* Whether what was kept is exactly the numbers. */
+static bool is_kept_exactly(const summary *s)
+{
+    const int_range *r = &s->range;
+    return s->kind == FLOAT ? s->float4 : r->low >= INT32_MIN && r->high <= INT32_MAX && r->above_high == 0;
+}
+
+/* 1 where the list has numbers of one kind, or rows of them; 0 where not, -1 on an error. */
+static int scan_list(PyObject *values, Py_ssize_t room, summary *s, rf_scratch *scratch)
 {
     Py_ssize_t n = PyList_Size(values);
     if (n == 0) {
         return 0;
     }
     s->rows = find_sequence(Py_TYPE(PyList_GetItem(values, 0)));
-    if (s->rows == NULL) {
-        return scan_row(values, n, s, scratch);
+    int fits = s->rows == NULL ? measure_flat(values, n, s) : measure_rows(values, n, s, scratch);
+    if (fits != 1 || s->kind == KINDS) {
+        return fits;
     }
-    int64_t *offsets;
-    s->offsets = rf_new_int64(n + 1, &offsets);
-    if (s->offsets == NULL) {
-        return -1;
+    keep_numbers(s, room);
+    fits = s->rows == NULL ? scan_row(values, 0, n, s, scratch) : scan_rows(values, n, s, scratch);
+    if (fits != 1 || !is_kept_exactly(s)) {
+        PyMem_Free(s->kept);
+        s->kept = NULL;
     }
-    offsets[0] = 0;
-    for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *row = PyList_GetItem(values, i);
-        if (row == NULL || Py_TYPE(row) != s->rows->type) {
-            return 0;
-        }
-        int fits = scan_row(row, s->rows->size(row), s, scratch);
-        if (fits != 1) {
-            return fits;
-        }
-        offsets[i + 1] = s->count;
-    }
-    return 1;
+    return fits;
 }
 
 static PyObject *new_minimum(const int_range *r)
@@ -203,6 +249,7 @@ static PyObject *new_column(PyTypeObject *type, PyObject *values, const summary 
 {
     column *c = (column *)PyType_GenericAlloc(type, 0);
     if (c == NULL) {
+        PyMem_Free(s->kept);
         return NULL;
     }
     c->summary = *s;
@@ -215,16 +262,19 @@ static PyObject *new_column(PyTypeObject *type, PyObject *values, const summary 
     c->maximum = s->kind == FLOAT ? Py_NewRef(Py_None) : new_maximum(&s->range);
     c->nbytes = s->count * chosen->itemsize;
     c->nested = s->rows != NULL;
+    c->kept_nbytes = s->kept == NULL ? 0 : s->count * KEPT_SIZE;
     if (c->dtype == NULL || c->kind == NULL || c->minimum == NULL || c->maximum == NULL) {
         Py_CLEAR(c);
     }
     return (PyObject *)c;
 }
 
-static PyObject *number_scan(PyObject *module, PyObject *values)
+static PyObject *number_scan(PyObject *module, PyObject *args)
 {
     rf_state *state = rf_get_state(module);
-    if (state == NULL) {
+    PyObject *values;
+    Py_ssize_t room = 0;
+    if (state == NULL || !PyArg_ParseTuple(args, "O|n:number_scan", &values, &room)) {
         return NULL;
     }
     if (!PyList_Check(values)) {
@@ -233,7 +283,7 @@ static PyObject *number_scan(PyObject *module, PyObject *values)
     summary s = {.kind = KINDS, .range = empty_range, .float4 = true};
     PyObject *result = NULL;
     rf_scratch scratch = {NULL, 0};
-    int fits = scan_list(values, &s, &scratch);
+    int fits = scan_list(values, room, &s, &scratch);
     rf_scratch_free(&scratch);
     if (fits == 1 && s.kind == KINDS) {
         s.kind = INT; /* every row is empty */
@@ -242,10 +292,12 @@ static PyObject *number_scan(PyObject *module, PyObject *values)
     const dtype *chosen = fits == 1 ? choose_dtype(&s) : NULL;
     if (chosen != NULL) {
         result = new_column(state->number_column, values, &s, chosen);
+        s.kept = NULL; /* the column's now */
     } else if (fits >= 0) {
         PyErr_Clear(); /* an int too large for uint64 raised */
         result = Py_NewRef(Py_None);
     }
+    PyMem_Free(s.kept);
     Py_XDECREF(s.offsets);
     return result;
 }
@@ -385,6 +437,7 @@ static PyMemberDef column_members[] = {
     {"row_type", T_OBJECT_EX, offsetof(column, row_type), READONLY, "list, tuple, or None."},
     {"count", T_PYSSIZET, offsetof(column, summary.count), READONLY, "Numbers in all rows."},
     {"nbytes", T_PYSSIZET, offsetof(column, nbytes), READONLY, "Bytes of them in `dtype`."},
+    {"kept_nbytes", T_PYSSIZET, offsetof(column, kept_nbytes), READONLY, "Bytes of memory that keep the numbers."},
     {"offsets", T_OBJECT_EX, offsetof(column, offsets), READONLY, "int64 (rows + 1,), or None."},
     {"minimum", T_OBJECT_EX, offsetof(column, minimum), READONLY, "int; None for floats."},
     {"maximum", T_OBJECT_EX, offsetof(column, maximum), READONLY, "int; None for floats."},
@@ -415,9 +468,10 @@ static PyType_Spec column_spec = {
 };
 
 static PyMethodDef functions[] = {
-    {"number_scan", number_scan, METH_O,
-     "number_scan(values)\n--\n\n"
-     "A NumberColumn, or None where the list is not one."},
+    {"number_scan", number_scan, METH_VARARGS,
+     "number_scan(values, room=0)\n--\n\n"
+     "A NumberColumn, or None where the list is not one. It keeps the numbers, so that the list is read only once, where\n"
+     "that takes `room` bytes at most."},
     {"number_list", number_list, METH_VARARGS,
      "number_list(data, dtype, kind)\n--\n\n"
      "A list of Python numbers."},

@@ -81,12 +81,23 @@ def as_bits(value: Any) -> Any:
 @example([[1], [True]])
 @example([[1], [[1]]])
 def test_every_list_scans_fills_and_comes_back(values: list[Any]) -> None:
-    column, expected = _native.number_scan(values), twin.number_scan(values)
+    for room in (0, 1 << 20):
+        scan_fill_and_build(values, room)
+
+
+def scan_fill_and_build(values: list[Any], room: int) -> None:
+    """With room, the numbers are kept by the scan; without, they are read again."""
+    column, expected = _native.number_scan(values, room), twin.number_scan(values)
     if expected is None:
         assert column is None
         return
     assert column is not None
     assert as_twin(column) == expected
+    assert column.kept_nbytes in (0, 4 * expected.count)
+    if room == 0 or expected.dtype in ("<f8", "<u8", "<i8"):
+        assert column.kept_nbytes == 0
+    elif expected.dtype != "<u4":
+        assert column.kept_nbytes == 4 * expected.count
     items = twin.flatten(values, expected.nested)
     holding = twin.allowed(expected.kind, items)
     for dtype in twin.FORMATS:
@@ -120,6 +131,19 @@ def test_any_bytes_unaligned(data: bytes, dtype: str, skip: int, draw: st.DataOb
     for row_type in (list, tuple):
         rows = _native.number_rows(view, dtype, kind, np.array(offsets, np.int64), row_type)
         assert as_bits(rows) == as_bits(twin.number_rows(data, dtype, offsets, row_type))
+
+
+def test_kept_numbers_are_those_of_the_scan() -> None:
+    for values in ([1, 2, 300], [[1.5], [2.5, -0.0]], [True, False], [(70_000,), (-1,)]):
+        column = _native.number_scan(values, 1 << 10)
+        assert column is not None
+        dest = bytearray(column.nbytes)
+        column.fill(dest, column.dtype)
+        values.clear()  # type: ignore[attr-defined]
+        again = bytearray(column.nbytes)
+        column.fill(again, column.dtype)
+        assert again == dest
+    assert _native.number_scan([1, 2, 3], 11).kept_nbytes == 0  # type: ignore[union-attr]
 
 
 class Int(int):

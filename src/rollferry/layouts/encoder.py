@@ -21,6 +21,9 @@ __all__ = ["Encoder", "Form"]
 Form = Literal["value", "list", "tuple", "array"]
 FORMS: dict[type, Form] = {list: "list", tuple: "tuple"}
 
+KEPT_NUMBERS = (
+    8 << 20
+)  # bytes of a put's numbers to keep between choosing and packing, for want of a second look at each
 MIN_SHARED_TEXT = 64  # a str or bytes object of fewer items is cheaper stored again than referred to
 
 
@@ -51,6 +54,7 @@ class Encoder:
         self._memo_columns: list[int | None] = []
         self._parents: list[list[Any]] = []
         self._thorough = False
+        self._room = KEPT_NUMBERS
 
     def column(self, values: list[Any]) -> int:
         """Encode a list that nobody else changes; give its column number."""
@@ -83,10 +87,16 @@ class Encoder:
         form = FORMS.get(type(value))
         if form == "list" and value and type(value[0]) in (int, float, bool):
             # From the list itself: a snapshot would take more memory than the numbers, which are checked when written.
-            numbers = _native.number_scan(value)
+            numbers = self.scan_numbers(value)
             if numbers is not None:
                 return form, self.add(Numbers.of(numbers, self))
         return (form, self.column(list(value))) if form else ("value", self.column([value]))
+
+    def scan_numbers(self, values: list[Any]) -> _native.NumberColumn | None:
+        """Look at a list of numbers, or of rows of them; None where it is no such list."""
+        column = _native.number_scan(values, self._room)
+        self._room -= 0 if column is None else column.kept_nbytes
+        return column
 
     def add(self, spec: Spec) -> int:
         """Append a finished column; give its number."""

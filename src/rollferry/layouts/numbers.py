@@ -80,7 +80,7 @@ class Numbers(Spec, frozen=True, tag="numbers"):
     @classmethod
     def encode(cls, values: list[Any], encoder: "Encoder") -> "Numbers":
         """Encode values of one exact type, ints only where they fit 64 bits."""
-        column = _native.number_scan(values)
+        column = encoder.scan_numbers(values)
         if column is None:
             raise BatchChangedError("a list was changed while it was being put")
         return cls.of(column, encoder)
@@ -165,7 +165,7 @@ def parse_dtype(name: str) -> "np.dtype[Any]":
 
 def encode_ints(values: list[int], encoder: "Encoder") -> Spec:
     """Encode Python ints: as numbers, or as bytes where one needs more than 64 bits."""
-    column = _native.number_scan(values)
+    column = encoder.scan_numbers(values)
     if column is not None:
         return Numbers.of(column, encoder)
     if encoder.hint is not None and encoder.hint.dtype is not None:

@@ -55,7 +55,7 @@ class Sequence(Spec, frozen=True, tag="sequence"):
     @classmethod
     def encode(cls, values: list[Any], encoder: "Encoder") -> "Sequence":
         """Encode lists, or tuples."""
-        numbers = _native.number_scan(values)
+        numbers = encoder.scan_numbers(values)
         if numbers is not None and numbers.offsets is not None:
             offsets = numbers.offsets
             items = encoder.add(Numbers.of(numbers, encoder))
