@@ -12,7 +12,7 @@ from setuptools.command.build_ext import build_ext
 
 SOURCES = [
     "module",
-    "layout",
+    "cpython",
     "copy_kernel",
     "spans",
     "lease",

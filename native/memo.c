@@ -140,7 +140,7 @@ static int is_small(PyObject *item, Py_ssize_t minimum)
 /* Whether nothing but `values` and one container refers to any of its items. */
 static int are_alone(PyObject *values, Py_ssize_t n)
 {
-    PyObject *const *items = rf_layout_known ? rf_items(values, n, NULL) : NULL;
+    PyObject *const *items = rf_objects_known ? rf_items(values, n, NULL) : NULL;
     for (Py_ssize_t i = 0; i < n; i++) {
         if (Py_REFCNT(rf_next_item(values, items, i, n)) > 2) {
             return 0;

@@ -42,10 +42,10 @@ int rf_spans_append_buffer(PyObject *spans, PyObject *exporter);
 /* Note that a range is a temporary copy of the caller's value. */
 void rf_spans_mark_copied(PyObject *spans);
 
-/* ---- layout.c: the items of lists and tuples, and small ints, without a call for each ---- */
+/* ---- cpython.c: the items of lists and tuples, and small ints, without a call for each ---- */
 
-/* Whether this CPython keeps them where layout.c expects them. Otherwise what follows asks the API. */
-extern bool rf_layout_known;
+/* Whether this CPython keeps them where cpython.c expects them. Otherwise what follows asks the API. */
+extern bool rf_objects_known;
 extern bool rf_ints_are_tagged;
 
 /* Memory for the items where they have to be asked for; starts as {NULL, 0}. */
@@ -85,7 +85,7 @@ bool rf_reads_ascii(PyObject *text);
 /* The value of an exact int of at most 30 bits; false for others, and where the API has to be asked. */
 static inline bool rf_read_small_int(PyObject *object, int64_t *value)
 {
-    if (!rf_layout_known) {
+    if (!rf_objects_known) {
         return false;
     }
     intptr_t size; /* 3.11: digits, negative for a negative int; later: sign in the lowest two bits, digits above the third */
@@ -111,7 +111,7 @@ static inline bool rf_read_small_int(PyObject *object, int64_t *value)
 static inline double rf_read_float(PyObject *object)
 {
     double value;
-    if (!rf_layout_known) {
+    if (!rf_objects_known) {
         return PyFloat_AsDouble(object);
     }
     memcpy(&value, (char *)object + sizeof(PyObject), sizeof value);
@@ -129,7 +129,7 @@ PyObject *rf_new_int64(Py_ssize_t n, int64_t **data);
 int rf_check_offsets(PyObject *offsets, int64_t total, const int64_t **data, Py_ssize_t *rows);
 
 /* Each file adds its types to the module and the state, and its functions to the module. */
-int rf_layout_init(PyObject *module, rf_state *state);
+int rf_cpython_init(PyObject *module, rf_state *state);
 int rf_spans_init(PyObject *module, rf_state *state);
 int rf_lease_init(PyObject *module, rf_state *state);
 int rf_memo_init(PyObject *module, rf_state *state);

@@ -210,16 +210,17 @@ static inline bool read_bool(PyObject *item, const int_range *Py_UNUSED(r), int6
 /* Token ids and the like repeat: an int that a column had before is taken again, as CPython does with ints below 257. */
 typedef struct {
     PyObject **made; /* by value - low; borrowed from the lists that are being built. NULL where it isn't worth it. */
-    uint64_t low;
+    uint64_t low, size;
 } interned;
 
 #define INTERN(make_number)                                                                                            \
     static inline PyObject *intern_##make_number(const interned *known, int64_t value)                                 \
     {                                                                                                                  \
-        if (known->made == NULL) {                                                                                     \
+        uint64_t index = (uint64_t)value - known->low;                                                                 \
+        if (known->made == NULL || index >= known->size) { /* the bundle may change since its bounds were looked for */ \
             return make_number(value);                                                                                 \
         }                                                                                                              \
-        PyObject **place = &known->made[(uint64_t)value - known->low];                                                 \
+        PyObject **place = &known->made[index];                                                                        \
         if (*place == NULL) {                                                                                          \
             *place = make_number(value);                                                                               \
             return *place;                                                                                             \

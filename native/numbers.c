@@ -323,8 +323,7 @@ static void prepare_interned(stored *in)
     uint64_t low, high;
     in->type->bounds(in->view.buf, in->count, &low, &high);
     if (high - low < (uint64_t)in->count / 2) {
-        in->known.low = low;
-        in->known.made = PyMem_Calloc((size_t)(high - low) + 1, sizeof(PyObject *));
+        in->known = (interned){PyMem_Calloc((size_t)(high - low) + 1, sizeof(PyObject *)), low, high - low + 1};
     }
 }
 

@@ -44,7 +44,7 @@ static PyObject *type_groups(PyObject *module, PyObject *values)
     uint16_t *data = NULL;
     PyTypeObject *last = NULL;
     Py_ssize_t index = 0;
-    PyObject *const *items = rf_layout_known ? rf_items(values, n, NULL) : NULL;
+    PyObject *const *items = rf_objects_known ? rf_items(values, n, NULL) : NULL;
     for (Py_ssize_t i = 0; types != NULL && i < n; i++) {
         PyTypeObject *type = Py_TYPE(rf_next_item(values, items, i, n));
         if (type != last) {
@@ -273,7 +273,7 @@ static PyObject *collect_arrays(PyObject *module, PyObject *values)
         Py_XINCREF(item);
         added = item == NULL ? -1 : collect_row(&c, item, i++);
         Py_XDECREF(item);
-        if (rf_layout_known && added == 1 && PyList_Size(values) == n) {
+        if (rf_objects_known && added == 1 && PyList_Size(values) == n) {
             added = collect_like_first(&c, rf_items(values, n, NULL), &i, n);
         }
     }

@@ -27,7 +27,7 @@ static int find_isascii(void)
 /* Asked first, because UTF-8 of other text would stay in the str for good. 1, 0, or -1 on an error. */
 static int is_ascii(PyObject *item)
 {
-    if (rf_layout_known) {
+    if (rf_objects_known) {
         return rf_reads_ascii(item);
     }
     PyObject *ascii = str_isascii(item, NULL);

@@ -58,6 +58,9 @@ class FakeStore:
 
         return self.each("put", keys, do)
 
+    def batch_put_from(self, keys: list[str], addresses: list[int], sizes: list[int], config: object) -> list[int]:
+        return self.batch_put_from_multi_buffers(keys, [[one] for one in addresses], [[one] for one in sizes], config)
+
     def batch_get_into(self, keys: list[str], addresses: list[int], sizes: list[int]) -> list[int]:
         def do(n: int, key: str) -> int:
             data = self.objects.get(key)
@@ -229,6 +232,45 @@ def test_array_that_a_given_up_transfer_may_read_stays(store: FakeStore, monkeyp
     store.faults = lambda name, turn, key: None
     assert [memory.ctypes.data for memory in borrowed._retired] == [batch["x"].ctypes.data]
     assert (ferry.get(ferry.put(batch))["x"] == batch["x"]).all()  # copied from now on, as it is taken
+
+
+def test_pieces_are_joined_only_within_one_registration(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrays that lie side by side are registered one by one, so a range must not go from one to the other."""
+    seen: list[list[int]] = []
+    put = store.batch_put_from_multi_buffers
+
+    def watched(keys: list[str], addresses: list[list[int]], sizes: list[list[int]], config: object) -> list[int]:
+        seen.extend(sizes)
+        return put(keys, addresses, sizes, config)
+
+    monkeypatch.setattr(store, "batch_put_from_multi_buffers", watched)
+    ferry = ferry_of(16 << 20)
+    base = np.arange(1 << 20)
+    batch = {"a": base[: 1 << 19], "b": base[1 << 19 :], "c": np.arange(10), "d": [1, 2, 3]}
+    ref = ferry.put(batch)
+    assert seen[0][:3] == [64, 4 << 20, 4 << 20]
+    assert len(seen[0]) == 4  # what is staged behind them is one piece again, with the manifest
+    result = ferry.get(ref)
+    assert all(np.array_equal(result[name], batch[name]) for name in batch)
+
+
+def test_interrupted_transfer_is_not_taken_as_over(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    ferry = ferry_of()
+    pool = ferry._engine._client.pool
+    monkeypatch.setattr(module, "GIVES_UP_SECONDS", 0)
+
+    def interrupt(name: str, turn: int, key: str) -> None:
+        if name == "get":
+            raise KeyboardInterrupt
+
+    ref = ferry.put({"x": 1})
+    store.faults = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        ferry.get(ref)
+    store.faults = lambda name, turn, key: None
+    assert pool.free_nbytes >= 0
+    assert len(pool._retired) == 1
+    assert ferry.get(ref) == {"x": 1}
 
 
 @pytest.mark.parametrize("name", ["get", "put"])

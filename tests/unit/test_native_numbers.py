@@ -39,10 +39,10 @@ MIXED = st.lists(st.one_of(INTS, st.booleans(), FLOATS, st.none(), st.text(), st
 @pytest.fixture(scope="module", params=[True, False], ids=["layout", "api"], autouse=True)
 def _layout(request: pytest.FixtureRequest) -> Any:
     """Both ways to read and fill lists: where CPython keeps items, and by its functions."""
-    before = _native.trust_layout(request.param)
+    before = _native.trust_objects(request.param)
     assert before, "this CPython should be a known one"
     yield
-    _native.trust_layout(True)
+    _native.trust_objects(True)
 
 
 CHANGED = "the list was changed while it was being put"

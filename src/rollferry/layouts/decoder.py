@@ -48,7 +48,7 @@ class Decoder:
         self._depth = 0
 
     def column(self, number: int) -> list[Any]:
-        """Give the values of a column; the same list each time, so that shared objects stay one."""
+        """Give the values of a column. Where others refer to it, it is kept, so that shared objects stay one."""
         if number not in self._columns:
             spec = self.specs[number]
             if self._depth > 4 * MAX_DEPTH:
@@ -60,6 +60,8 @@ class Decoder:
                 self._depth -= 1
             if len(values) != spec.rows:
                 raise BundleError(f"column {number} has {len(values)} values, not {spec.rows}")
+            if number not in self._referenced:
+                return values
             self._columns[number] = values
         return self._columns[number]
 

@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -48,6 +48,7 @@ GIVES_UP_SECONDS = 55.0  # Mooncake waits for a transfer for 60, and then lets i
 CONNECT_SECONDS = 5.0
 CONNECT_ATTEMPTS = 4  # that Mooncake makes to reach the master
 HTTP_SECONDS = 10.0
+Transfer = Callable[[list[str], list[list[int]], list[list[int]]], list[int]]  # keys, addresses, sizes -> statuses
 OWN_BUFFER = 16 << 20  # Mooncake's own staging memory, which zero-copy calls leave alone
 INFINIBAND = "/sys/class/infiniband"
 PIP = "pip install 'rollferry[mooncake]'"
@@ -120,9 +121,7 @@ class Client:
         tries = Tries(self.options.timeout)
         try:
             while True:
-                with self._watching([addresses]) as statuses:
-                    statuses.append(self._put_once(key, addresses, sizes))
-                status = statuses[0]
+                [status] = self._watched(self._put_once, [key], [list(addresses)], [list(sizes)])
                 if status not in PASSING or not tries.again():
                     break
                 self.discard([key])  # half an object that stayed would pass for a whole one
@@ -144,12 +143,9 @@ class Client:
             tries = Tries(self.options.timeout)
             todo = list(range(start, min(start + AT_ONCE, len(keys))))
             while True:
-                with self._watching([[addresses[n]] for n in todo]) as found:
-                    found.extend(
-                        self.store.batch_get_into(
-                            [keys[n] for n in todo], [addresses[n] for n in todo], [sizes[n] for n in todo]
-                        )
-                    )
+                found = self._watched(
+                    self._get_once, [keys[n] for n in todo], [[addresses[n]] for n in todo], [[sizes[n]] for n in todo]
+                )
                 for n, status in zip(todo, found, strict=True):
                     statuses[n] = status
                 todo = [n for n in todo if statuses[n] in PASSING]
@@ -164,27 +160,34 @@ class Client:
                 raise failure(status, f"{key} can't be read")
         return statuses
 
-    def _put_once(self, key: str, addresses: Sequence[int], sizes: Sequence[int]) -> int:
-        status: int
-        if len(addresses) == 1:  # which takes less of a processor that others use too
-            [status] = self.store.batch_put_from([key], list(addresses), list(sizes), self.replication)
+    def _put_once(self, keys: list[str], addresses: list[list[int]], sizes: list[list[int]]) -> list[int]:
+        statuses: list[int]
+        if all(len(one) == 1 for one in addresses):  # which takes less of a processor that others use too
+            places = [one[0] for one in addresses], [one[0] for one in sizes]
+            statuses = self.store.batch_put_from(keys, *places, self.replication)
         else:
-            [status] = self.store.batch_put_from_multi_buffers(
-                [key], [list(addresses)], [list(sizes)], self.replication
-            )
-        return status
+            statuses = self.store.batch_put_from_multi_buffers(keys, addresses, sizes, self.replication)
+        return statuses
 
-    @contextmanager
-    def _watching(self, addresses: Sequence[Sequence[int]]) -> Iterator[list[int]]:
-        """Take the statuses of a transfer. Memory that it may still be at work on afterwards is never used again."""
+    def _get_once(self, keys: list[str], addresses: list[list[int]], sizes: list[list[int]]) -> list[int]:
+        statuses: list[int] = self.store.batch_get_into(keys, [one[0] for one in addresses], [one[0] for one in sizes])
+        return statuses
+
+    def _watched(
+        self, transfer: Transfer, keys: list[str], addresses: list[list[int]], sizes: list[list[int]]
+    ) -> list[int]:
+        """Transfer objects. Memory that Mooncake may still be at work on afterwards is never used again."""
         statuses: list[int] = []
         began = time.monotonic()
-        yield statuses
-        if time.monotonic() - began >= GIVES_UP_SECONDS:
-            for places, status in zip(addresses, statuses, strict=True):
-                if status < 0:
-                    self.pool.retire(places)
-                    self.borrowed.retire(places)
+        try:
+            statuses = transfer(keys, addresses, sizes)
+        finally:
+            if time.monotonic() - began >= GIVES_UP_SECONDS:
+                for n, places in enumerate(addresses):
+                    if n >= len(statuses) or statuses[n] < 0:
+                        self.pool.retire(places)
+                        self.borrowed.retire(places)
+        return statuses
 
     def check_absent(self, keys: Sequence[str]) -> None:
         """Raise EngineError where an object exists: Mooncake would report success, and keep the old one."""

@@ -3,7 +3,6 @@
 from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
 from typing import Self
 
 from rollferry.engines.mooncake.client import Client
@@ -30,32 +29,33 @@ class Outgoing:
     ----------
     pieces
         Memory of all parts.
+    addresses, sizes
+        Where the object is put together from.
     """
 
     def __init__(self, pool: Pool, parts: Sequence[int | Bytes]) -> None:
         self._pool = pool
         self._region = pool.acquire(sum(part for part in parts if isinstance(part, int)))
         self.pieces: list[Bytes] = []
+        self.addresses: list[int] = []
+        self.sizes: list[int] = []
         start = 0
+        staged = False  # whether the piece before is
         for part in parts:
             if isinstance(part, int):
-                self.pieces.append(self._region.memory[start : start + part])
+                self._add(self._region.memory[start : start + part], joined=staged)
                 start += part
             else:
-                self.pieces.append(part)
+                self._add(part, joined=False)  # each lies in a registration of its own
+            staged = isinstance(part, int)
 
-    def ranges(self) -> tuple[list[int], list[int]]:
-        """Give addresses and sizes of the pieces, those joined that lie side by side."""
-        addresses: list[int] = []
-        sizes: list[int] = []
-        for piece in self.pieces:
-            address = piece.ctypes.data
-            if addresses and addresses[-1] + sizes[-1] == address:
-                sizes[-1] += len(piece)
-            elif len(piece):
-                addresses.append(address)
-                sizes.append(len(piece))
-        return addresses, sizes
+    def _add(self, piece: Bytes, *, joined: bool) -> None:
+        self.pieces.append(piece)
+        if joined:
+            self.sizes[-1] += len(piece)
+        else:
+            self.addresses.append(piece.ctypes.data)
+            self.sizes.append(len(piece))
 
     def release(self) -> None:
         """Give the region back."""
@@ -82,43 +82,48 @@ class Sender:
         self._client = client
         self._bundle_nbytes = bundle_nbytes
         self._thread = ThreadPoolExecutor(1, "rollferry-send")
-        self._waiting: deque[tuple[Future[None], Outgoing]] = deque()
+        self._waiting: deque[Future[None]] = deque()
+        self._ended = False
         self.keys: list[str] = []
 
     def send(self, key: str, outgoing: Outgoing) -> None:
-        """Send an object that is complete. Raises what sending an earlier one raised."""
+        """Send an object that is complete, and release it. Raises what sending an earlier one raised."""
         self.keys.append(key)
         try:
-            future = self._thread.submit(self._client.put, key, *outgoing.ranges(), self._bundle_nbytes)
+            self._waiting.append(self._thread.submit(self._put, key, outgoing))
         except BaseException:
             outgoing.release()
             raise
-        self._waiting.append((future, outgoing))
-        while len(self._waiting) > AHEAD or (self._waiting and self._waiting[0][0].done()):
-            self._await_one()
+        while len(self._waiting) > AHEAD or (self._waiting and self._waiting[0].done()):
+            self._waiting.popleft().result()
 
     def finish(self) -> None:
         """Wait until everything is sent. Raises what sending raised."""
         while self._waiting:
-            self._await_one()
+            self._waiting.popleft().result()
 
-    def _await_one(self) -> None:
-        future, outgoing = self._waiting[0]
+    def _put(self, key: str, outgoing: Outgoing) -> None:
         try:
-            future.result()
+            if not self._ended:
+                self._client.put(key, outgoing.addresses, outgoing.sizes, self._bundle_nbytes)
         finally:
-            if future.done():  # else the wait was interrupted, and the memory is in use
-                self._waiting.popleft()
-                outgoing.release()
+            outgoing.release()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._thread.shutdown(wait=True, cancel_futures=True)
-        while self._waiting:
-            with suppress(BaseException):  # the first error was raised, and this is the end in any case
-                self._await_one()
+        # Memory is given back after this, so nothing may make it end before the thread does.
+        self._ended = True
+        interrupted: BaseException | None = None
+        while True:
+            try:
+                self._thread.shutdown(wait=True)
+                break
+            except BaseException as error:  # noqa: BLE001  # a signal handler's, raised below
+                interrupted = error
+        if interrupted is not None:
+            raise interrupted
 
 
 def parts_of(start: int, stop: int, ready: Sequence[Ready]) -> list[int | Bytes]:

@@ -82,7 +82,7 @@ class MooncakeWriter:
         try:
             with self._client.at_work():
                 self._finish_chunks()
-                self._client.put(root_key(self._key), *self._root.ranges(), self._frame.nbytes)
+                self._client.put(root_key(self._key), self._root.addresses, self._root.sizes, self._frame.nbytes)
         except BaseException as error:
             try:
                 self.abort()
@@ -103,10 +103,12 @@ class MooncakeWriter:
         if self._ended:
             return
         sender = self._sender
-        self._end()
-        if sender is not None:
-            with self._client.at_work():
-                self._client.discard(sender.keys)
+        try:
+            self._end()
+        finally:
+            if sender is not None:
+                with self._client.at_work():
+                    self._client.discard(sender.keys)
 
     def _end(self) -> None:
         self._ended = True

@@ -6,7 +6,7 @@
  */
 #include "native.h"
 
-bool rf_layout_known = false;
+bool rf_objects_known = false;
 bool rf_ints_are_tagged = false;
 static bool verified = false;
 
@@ -20,15 +20,20 @@ bool rf_reads_ascii(PyObject *text)
     return (state & compact_ascii_bits) == compact_ascii_bits;
 }
 
+/* Where the items of a tuple begin: 3.14 has put its hash before them. */
+static Py_ssize_t tuple_start = sizeof(PyVarObject);
+
+static long size_of(PyTypeObject *type, const char *attribute)
+{
+    PyObject *size = PyObject_GetAttrString((PyObject *)type, attribute);
+    long value = size == NULL ? -1 : PyLong_AsLong(size);
+    Py_XDECREF(size);
+    return value;
+}
+
 static bool has_sizes(PyTypeObject *type, long basic, long item)
 {
-    PyObject *basic_size = PyObject_GetAttrString((PyObject *)type, "__basicsize__");
-    PyObject *item_size = PyObject_GetAttrString((PyObject *)type, "__itemsize__");
-    bool same = basic_size != NULL && item_size != NULL && PyLong_AsLong(basic_size) == basic &&
-                PyLong_AsLong(item_size) == item;
-    Py_XDECREF(basic_size);
-    Py_XDECREF(item_size);
-    return same;
+    return size_of(type, "__basicsize__") == basic && size_of(type, "__itemsize__") == item;
 }
 
 static bool reads_int(long long value)
@@ -72,7 +77,9 @@ static bool verify(void)
         0, 1, -1, 255, -5, 256, 257, -256, (1LL << 30) - 1, 1 - (1LL << 30), 1LL << 30, -(1LL << 30), 1LL << 31,
         1LL << 60, INT64_MAX, INT64_MIN,
     };
-    if (!has_sizes(&PyList_Type, 40, 0) || !has_sizes(&PyTuple_Type, 24, sizeof(PyObject *)) ||
+    tuple_start = size_of(&PyTuple_Type, "__basicsize__");
+    if (!has_sizes(&PyList_Type, 40, 0) || tuple_start < 24 || tuple_start > 32 ||
+        size_of(&PyTuple_Type, "__itemsize__") != sizeof(PyObject *) ||
         !has_sizes(&PyLong_Type, 24, sizeof(uint32_t)) || !has_sizes(&PyFloat_Type, 24, 0)) {
         return false;
     }
@@ -93,15 +100,15 @@ static bool verify(void)
            reads_items(Py_BuildValue("(OO)", Py_None, Py_Ellipsis));
 }
 
-/* trust_layout(trusted): for tests, which compare both ways. Gives what it was. */
-static PyObject *trust_layout(PyObject *Py_UNUSED(module), PyObject *trusted)
+/* trust_objects(trusted): for tests, which compare both ways. Gives what it was. */
+static PyObject *trust_objects(PyObject *Py_UNUSED(module), PyObject *trusted)
 {
-    bool before = rf_layout_known;
+    bool before = rf_objects_known;
     int wanted = PyObject_IsTrue(trusted);
     if (wanted < 0) {
         return NULL;
     }
-    rf_layout_known = wanted && verified;
+    rf_objects_known = wanted && verified;
     return PyBool_FromLong(before);
 }
 
@@ -121,12 +128,11 @@ static PyObject **scratch_of(rf_scratch *scratch, Py_ssize_t n)
 
 PyObject **rf_known_items(PyObject *sequence)
 {
-    char *place = (char *)sequence + sizeof(PyVarObject);
     if (Py_TYPE(sequence) == &PyTuple_Type) {
-        return (PyObject **)place;
+        return (PyObject **)((char *)sequence + tuple_start);
     }
     PyObject **items;
-    memcpy(&items, place, sizeof items);
+    memcpy(&items, (char *)sequence + sizeof(PyVarObject), sizeof items);
     return items;
 }
 
@@ -136,7 +142,7 @@ PyObject *const *rf_items(PyObject *sequence, Py_ssize_t n, rf_scratch *scratch)
     if (n == 0) {
         return nothing; /* an empty list has no memory for items */
     }
-    if (rf_layout_known) {
+    if (rf_objects_known) {
         return rf_known_items(sequence);
     }
     PyObject **items = scratch_of(scratch, n);
@@ -148,7 +154,7 @@ PyObject *const *rf_items(PyObject *sequence, Py_ssize_t n, rf_scratch *scratch)
 
 PyObject **rf_slots(PyObject *sequence, Py_ssize_t n, rf_scratch *scratch)
 {
-    if (rf_layout_known) {
+    if (rf_objects_known) {
         return rf_known_items(sequence);
     }
     PyObject **slots = scratch_of(scratch, n);
@@ -160,7 +166,7 @@ PyObject **rf_slots(PyObject *sequence, Py_ssize_t n, rf_scratch *scratch)
 
 int rf_fill_slots(PyObject *sequence, Py_ssize_t n, PyObject **slots, bool complete)
 {
-    if (rf_layout_known) {
+    if (rf_objects_known) {
         return complete ? 0 : -1; /* what is there already is the sequence's */
     }
     int status = complete ? 0 : -1;
@@ -184,20 +190,20 @@ void rf_scratch_free(rf_scratch *scratch)
 }
 
 static PyMethodDef functions[] = {
-    {"trust_layout", trust_layout, METH_O,
-     "trust_layout(trusted)\n--\n\nWhether to read built-in objects directly, where that was verified; gives what it was."},
+    {"trust_objects", trust_objects, METH_O,
+     "trust_objects(trusted)\n--\n\nWhether to read built-in objects directly, where that was verified; gives what it was."},
     {NULL, NULL, 0, NULL},
 };
 
-int rf_layout_init(PyObject *module, rf_state *Py_UNUSED(state))
+int rf_cpython_init(PyObject *module, rf_state *Py_UNUSED(state))
 {
     unsigned long minor = (Py_Version >> 16) & 0xFF;
     if (Py_Version >> 24 == 3 && minor >= 11 && minor <= 14 && sizeof(PyVarObject) == 24) {
         rf_ints_are_tagged = minor >= 12;
         /* interned: 2 bits (16 from 3.14 on), kind: 3, compact: 1, ascii: 1 */
         compact_ascii_bits = 3U << (minor >= 14 ? 16 + 3 : 2 + 3);
-        rf_layout_known = true; /* for the verification */
-        rf_layout_known = verified = verify();
+        rf_objects_known = true; /* for the verification */
+        rf_objects_known = verified = verify();
         if (PyErr_Occurred()) {
             return -1;
         }
