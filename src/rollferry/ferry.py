@@ -70,7 +70,7 @@ def connect(
     EngineError
         The URL names no engine, or the engine can't be used.
     ValueError
-        The namespace is none.
+        The namespace is not valid.
     """
     if not isinstance(namespace, str) or NAMESPACE_PATTERN.fullmatch(namespace) is None:  # type: ignore[redundant-expr]
         raise ValueError(f"{namespace!r} is no namespace: letters, digits, - and _ are allowed, at most 63")
@@ -247,7 +247,7 @@ class Ferry:
         return explain(encoded, list(batch))
 
     def infer_schema(self, batch: Batch) -> Schema:
-        """Give a schema that requires of every batch what this one has: layouts, dtypes of arrays, and where None is."""
+        """Give a schema of what this batch has: layouts, dtypes of arrays, and where None is. It lets fields be absent."""
         self._open_engine("dict")
         encoded = encode_batch(batch, None, allow_pickle=self._allow_pickle)
         return infer_schema(encoded, list(batch))

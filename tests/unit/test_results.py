@@ -1,6 +1,7 @@
 """Read-only results and lazy rows."""
 
 import gc
+import pickle
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -168,6 +169,7 @@ def test_other_lists_are_rebuilt_when_they_are_looked_into(name: str, ferry: rol
         assert_same(result[:1], list(value)[:1])
         assert_same(list(reversed(result)), list(value)[::-1])
         assert str(len(value)) in repr(result)
+        assert type(pickle.loads(pickle.dumps(result))) is list
     else:
         assert_same(result, value)
 

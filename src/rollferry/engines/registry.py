@@ -90,9 +90,13 @@ def parse_url(url: object, **options: object) -> EngineURL:
     except ValueError as error:
         raise EngineError(f"the options of {url!r} can't be read: {error}") from None
     pairs += [(name, str(value)) for name, value in options.items()]
-    chosen = dict(pairs)
-    if len(chosen) < len(pairs) or parts.fragment:
-        raise EngineError(f"{url!r} has an option twice, or something after a #")
+    if parts.fragment:
+        raise EngineError(f"{url!r} has something after a #")
+    chosen: dict[str, str] = {}
+    for name, value in pairs:
+        if name in chosen:
+            raise EngineError(f"the option {name!r} is given twice, in {url!r} or as a keyword")
+        chosen[name] = value
     return EngineURL(parts.scheme, parts.netloc, unquote(parts.path), chosen)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 from rollferry.errors import UnsupportedValueError
 from rollferry.layouts import ndarrays, numbers, pickled, text
 from rollferry.layouts.base import Spec
+from rollferry.layouts.lazy import LazyList, LazyRows
 from rollferry.layouts.optional import load_if_imported
 from rollferry.layouts.tree import null, record, registered, scalars, sequence
 
@@ -79,6 +80,8 @@ def handler_for(cls: type, values: list[Any], allow_pickle: bool) -> Handler:
                 return found
         if cls in registered.BY_CLASS:
             return handler_for(cls, values, allow_pickle)
+    if issubclass(cls, LazyList | LazyRows):
+        raise UnsupportedValueError(f"{describe(cls)} is not put as it is; make a list of it: list(value)", values[0])
     if allow_pickle:
         return PICKLED
     raise UnsupportedValueError(

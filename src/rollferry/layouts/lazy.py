@@ -52,7 +52,10 @@ class LazyRows(Sequence[Any]):
             if step != 1:
                 raise ValueError("rows can only be sliced with step 1; index them one by one")
             return LazyRows(self._values, self._offsets[start : max(start, stop) + 1])
-        position = range(len(self))[index]
+        try:
+            position = range(len(self))[index]
+        except IndexError:
+            raise IndexError(f"there is no row {index}: there are {len(self)}") from None
         return self._row(position)
 
     def __iter__(self) -> Iterator[Any]:
@@ -74,7 +77,8 @@ class LazyRows(Sequence[Any]):
 class LazyList(Sequence[Any]):
     """Read-only sequence of values that are rebuilt, all of them, at the first access to one. Thread-safe.
 
-    That access raises what `get` would have raised for the field, BundleError for example.
+    That access raises what `get` would have raised for the field, BundleError for example. To compare or put it, make a list
+    of it; pickled, it becomes one.
 
     Parameters
     ----------
@@ -106,6 +110,9 @@ class LazyList(Sequence[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._list())
+
+    def __reduce__(self) -> tuple[type, tuple[list[Any]]]:
+        return list, (self._list(),)
 
     def __repr__(self) -> str:
         return f"LazyList({self._length} values)"

@@ -22,7 +22,9 @@ OPTIONS: dict[str, tuple[str | None, str]] = {
     "metrics": (None, "9003"),
     "timeout": (None, "20"),
 }
+PROTOCOLS = ("tcp", "rdma")
 MIN_CHUNK = 4096
+MIN_SEGMENT = 16 << 20  # Mooncake's own unit
 
 
 class Options(NamedTuple):
@@ -84,20 +86,26 @@ def options_of(url: EngineURL) -> Options:
     host, _, port = address.rpartition(":")
     if not host:
         raise EngineError(
-            "the address of the master is missing: connect('mooncake://HOST:PORT'), or set MOONCAKE_MASTER=HOST:PORT; "
-            "'mooncake_master --rpc_port PORT' starts one"
+            f"the {'port' if address else 'address'} of the master is missing: connect('mooncake://{address or 'HOST'}:PORT'), or "
+            "set MOONCAKE_MASTER=HOST:PORT; 'mooncake_master --rpc_port PORT' starts one"
         )
     chunk, replicas, timeout = parse_size(values["chunk"]), number(values, "replicas"), number(values, "timeout")
-    if chunk < MIN_CHUNK or chunk % 64 or replicas < 1:
-        raise EngineError(f"a chunk is a multiple of 64 bytes, {MIN_CHUNK} at least, and there is at least one replica")
-    if timeout < 1:
-        raise EngineError("a timeout has a second at least")
+    protocol, segment = values["protocol"].strip().lower(), parse_size(values["segment"])
+    check(protocol in PROTOCOLS, f"the protocol is {' or '.join(PROTOCOLS)}, not {protocol!r}")
+    check(
+        chunk >= MIN_CHUNK and chunk % 64 == 0, f"a chunk is a multiple of 64 bytes, {MIN_CHUNK} at least, not {chunk}"
+    )
+    check(replicas >= 1, f"there is at least one replica, not {replicas}")
+    check(
+        segment == 0 or segment >= MIN_SEGMENT, f"a segment has {MIN_SEGMENT:,} bytes at least, or 0, not {segment:,}"
+    )
+    check(timeout >= 1, "a timeout has a second at least")
     return Options(
         host=host,
         port=number({"port": port}, "port"),
-        protocol=values["protocol"].strip().lower(),
+        protocol=protocol,
         device=values["device"],
-        segment=parse_size(values["segment"]),
+        segment=segment,
         buffer=parse_size(values["buffer"]),
         chunk=chunk,
         hostname=values["hostname"],
@@ -107,6 +115,12 @@ def options_of(url: EngineURL) -> Options:
         metrics=number(values, "metrics"),
         timeout=timeout,
     )
+
+
+def check(good: bool, what: str) -> None:
+    """Raise EngineError where an option makes no sense."""
+    if not good:
+        raise EngineError(what)
 
 
 def chosen(url: EngineURL, name: str, variable: str | None, default: str) -> str:
