@@ -249,19 +249,28 @@ class Client:
             return None
 
     def close(self) -> None:
-        """End this user; the last one ends the client, and with it the segment that it lends."""
+        """End this user; the last one ends the client, and with it the segment that it lends, when running calls are over.
+
+        Until then it stays in CLIENTS, without users, so that a connect with the same options waits for its ports, devices
+        and memory, and others don't.
+        """
         if os.getpid() != self._pid:
             return
-        with LOCK:
+        with CHANGED:
             self.users -= 1
             if self.users:
                 return
-            CLIENTS.pop(self.options, None)
+        try:
             with self._idle:
                 self._closed = True
                 self._idle.wait_for(lambda: not self._working)
             self.pool.close()
             self.store.close()
+        finally:
+            with CHANGED:
+                if CLIENTS.get(self.options) is self:
+                    del CLIENTS[self.options]
+                CHANGED.notify_all()
 
     def _full(self, status: int, nbytes: int) -> EngineFullError:
         free = self.free_nbytes()
@@ -305,7 +314,7 @@ class Tries:
 
 
 CLIENTS: dict[Options, Client] = {}
-LOCK = threading.Lock()
+CHANGED = threading.Condition(threading.Lock())  # CLIENTS, or the users of one
 LEAKED: list[Any] = []
 
 
@@ -313,7 +322,8 @@ def connect(options: Options) -> Client:
     """Give the process's client of these options, set up if it is the first; it has one user more."""
     if LEAKED:
         raise forked()
-    with LOCK:
+    with CHANGED:
+        CHANGED.wait_for(lambda: options not in CLIENTS or CLIENTS[options].users)  # one without is being closed
         client = CLIENTS.get(options)
         if client is None:
             client = CLIENTS[options] = Client(options)
@@ -323,8 +333,8 @@ def connect(options: Options) -> Client:
 
 def after_fork() -> None:
     """Forget the parent's clients, but never let the child destroy them: it has none of their threads."""
-    global LOCK  # noqa: PLW0603  # the parent may have held it
-    LOCK = threading.Lock()
+    global CHANGED  # noqa: PLW0603  # the parent may have held it
+    CHANGED = threading.Condition(threading.Lock())
     for client in CLIENTS.values():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(client.store))
         LEAKED.append(client)
