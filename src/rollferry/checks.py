@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-__all__ = ["Check", "Finding", "Package", "State", "Step", "examine", "ok", "require", "size", "take"]
+__all__ = ["Check", "Finding", "Package", "State", "Step", "attempt", "examine", "ok", "require", "size", "take"]
 
 State = Literal["ok", "warn", "fail", "absent", "skipped"]
 
@@ -35,7 +35,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 class Finding(NamedTuple):
-    """A check without its name."""
+    """A check without its name. One that isn't ok and has no advice gets that of its step."""
 
     state: State
     found: str
@@ -52,7 +52,7 @@ class Step(NamedTuple):
     look
         Looks. What it raises makes the check fail.
     advice
-        What to do where it raises, or never returns.
+        What to do where it raises, never returns, or finds something amiss and says no better.
     needs
         Names of earlier checks; where one of them fails, this one is skipped.
     """
@@ -103,9 +103,10 @@ def take(steps: Sequence[Step], done: Sequence[Check] = ()) -> Iterator[Check]:
 def attempt(step: Step) -> Finding:
     """Look, and say what was raised."""
     try:
-        return step.look()
+        finding = step.look()
     except Exception as error:  # noqa: BLE001  # whatever it is, it is what was found
-        return Finding("fail", " ".join(str(error).split()) or type(error).__name__, step.advice)
+        finding = Finding("fail", " ".join(str(error).split()) or type(error).__name__)
+    return finding if finding.state == "ok" or finding.advice else finding._replace(advice=step.advice)
 
 
 def examine(package: Package) -> Finding:

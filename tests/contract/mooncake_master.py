@@ -3,7 +3,6 @@
 import importlib
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -12,16 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from rollferry.bench.keeper import answers, free_port
+
 INSTALL = (
     "to run it: pip install 'rollferry[mooncake]'; apt-get install libibverbs1 librdmacm1 libnuma1 liburing2 libcurl4"
 )
-
-
-def free_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        return server.getsockname()[1]
 
 
 def find_master() -> str:
@@ -71,15 +65,6 @@ class Master:
     def __exit__(self, *_: object) -> None:
         self.stop()
         self._log.close()
-
-
-def answers(port: int) -> bool:
-    """Whether somebody listens."""
-    try:
-        socket.create_connection(("127.0.0.1", port), 1).close()
-    except OSError:
-        return False
-    return True
 
 
 def child(code: str, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 import rollferry
-from rollferry.checks import Finding, ok
-from rollferry.engines.mooncake.client import INFINIBAND
+from rollferry.checks import Finding, attempt, ok
+from rollferry.engines.mooncake import surroundings
+from rollferry.engines.mooncake.options import options_of
 from rollferry.engines.registry import checks_of, parse_url
+from rollferry.errors import EngineError
 from tests.contract.mooncake_master import Master, free_port
 from tests.doctor import Report
 
@@ -22,7 +24,7 @@ def master() -> Iterator[Master]:
 
 def look(url: str, name: str) -> Finding:
     """Make one check here."""
-    return next(step for step in checks_of(parse_url(url), lambda _: ok("")) if step.name == name).look()
+    return attempt(next(step for step in checks_of(parse_url(url), lambda _: ok("")) if step.name == name))
 
 
 def test_new_master_whose_segments_are_those_of_its_clients(master: Master) -> None:
@@ -75,7 +77,10 @@ def test_port_that_is_no_metrics_port(master: Master) -> None:
     assert look(f"mooncake://127.0.0.1:{master.port}?metrics={master.port}", "metrics port").state == "warn"
 
 
-@pytest.mark.skipif(os.path.isdir(INFINIBAND) and bool(os.listdir(INFINIBAND)), reason="this machine has RDMA devices")
+@pytest.mark.skipif(
+    os.path.isdir(surroundings.INFINIBAND) and bool(os.listdir(surroundings.INFINIBAND)),
+    reason="this machine has RDMA devices",
+)
 def test_rdma_without_devices(master: Master) -> None:
     report = Report(master.url(protocol="rdma"))
     assert "RDMA" in report.named("fail")
@@ -84,14 +89,25 @@ def test_rdma_without_devices(master: Master) -> None:
 
 
 def test_rdma_and_too_little_lockable_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    from rollferry.engines.mooncake import diagnose
-
     url = "mooncake://127.0.0.1:1?segment=8000tb&protocol="
-    monkeypatch.setattr(diagnose, "may_lock_all", lambda: False)
-    monkeypatch.setattr(diagnose.resource, "getrlimit", lambda _: (1 << 20, 1 << 20))
+    monkeypatch.setattr(surroundings, "may_lock_all", lambda: False)
+    monkeypatch.setattr(surroundings.resource, "getrlimit", lambda _: (1 << 20, 1 << 20))
     assert look(f"{url}tcp", "lockable memory").state == "ok"
     found = look(f"{url}rdma", "lockable memory")
     assert (found.state, "ulimit -l unlimited" in found.advice) == ("fail", True)
+    assert "ulimit" not in " ".join(look(f"{url}rdma", "RDMA"))  # said once
+    monkeypatch.setattr(surroundings, "may_lock_all", lambda: True)
+    assert look(f"{url}rdma", "lockable memory").state == "ok"
+
+
+def test_rdma_and_too_little_lockable_memory_while_connecting(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = options_of(parse_url("mooncake://127.0.0.1:1?protocol=rdma"))
+    monkeypatch.setattr(surroundings, "check_devices", lambda _: None)
+    monkeypatch.setattr(surroundings.resource, "getrlimit", lambda _: (1 << 20, 1 << 20))
+    for may, message in ((False, "RDMA locks .* may lock 1,048,576"), (True, "there is no Mooncake master")):
+        monkeypatch.setattr(surroundings, "may_lock_all", lambda may=may: may)
+        with pytest.raises(EngineError, match=message):
+            surroundings.check_surroundings(options)
 
 
 def own_address() -> str:

@@ -11,6 +11,7 @@ import rollferry
 from tests.doctor import SOURCE, Report
 
 ray = pytest.importorskip("ray", reason="Ray isn't installed: pip install 'rollferry[ray]'")
+from rollferry.engines.ray.session import REGISTRY_NAME
 
 # As in test_engine_ray.
 pytestmark = [
@@ -57,7 +58,7 @@ def test_registry_and_name_of_the_host(address: str) -> None:
 def test_registry_that_hangs(address: str) -> None:
     with rollferry.connect("ray://?namespace=mine") as ferry:
         ferry.list()
-        actor = ray.get_actor("rollferry-registry-1", namespace="mine")
+        actor = ray.get_actor(REGISTRY_NAME, namespace="mine")
         process = ray.get(actor.__ray_call__.remote(lambda _: os.getpid()), timeout=60)
         os.kill(process, signal.SIGSTOP)
         try:

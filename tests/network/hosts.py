@@ -2,13 +2,12 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from queue import Empty, Queue
 
@@ -107,7 +106,7 @@ class Network:
         text = ip("-n", self.namespace("switch"), "-statistics", "-json", "link", "show", port(host))
         return int(json.loads(text)[0]["stats64"]["tx"]["bytes"])
 
-    def start(self, host: str, *command: str, **options: object) -> "Process":
+    def start(self, host: str, *command: str) -> "Process":
         process = Process(["ip", "netns", "exec", self.namespace(host), *command])
         self.processes.append(process)
         return process
@@ -241,16 +240,3 @@ def start_master(network: Network) -> Process:
 def url(**options: object) -> str:
     query = "&".join(f"{name}={value}" for name, value in options.items())
     return f"mooncake://{address('master')}:{RPC}?{query}"
-
-
-def network() -> Iterator[Network]:
-    """A network; skips the test where there can be none."""
-    find_master()
-    if os.geteuid() != 0:
-        pytest.skip("network namespaces need root")
-    if not (shutil.which("ip") and shutil.which("tc")):
-        pytest.skip("network namespaces need ip and tc: apt-get install iproute2")
-    with Network() as made:
-        yield made
-    assert made.namespace("") not in ip("netns"), "not all was taken down"
-    assert all(process.ended() for process in made.processes)

@@ -13,7 +13,7 @@ import pytest
 from tests.network.hosts import ROOT, Agent, Network, Process, start_master, url
 
 MB = 1 << 20
-SMALL, LARGE = 200_000, 200 * MB  # within a chunk; four chunks
+SMALL, LARGE = 200_000, 200 * MB  # within a chunk; 13 chunks
 QUICK = {"timeout": 5}  # instead of 20, to wait less
 # Seconds. Mooncake gives up a transfer that can't even connect, and every put, after 60; a put then gives back what it reserved.
 BOUND = 80

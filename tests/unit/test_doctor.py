@@ -321,6 +321,13 @@ def test_steps_go_on_after_what_is_done() -> None:
     assert list(take(steps, checks[:2])) == checks[2:]
 
 
+@pytest.mark.parametrize("state", ["ok", "warn", "fail"])
+def test_advice_of_the_step_unless_there_is_better(state: str) -> None:
+    usual = Step("a", lambda: Finding(state, "seen"), "usual")
+    better = Step("b", lambda: Finding(state, "seen", "better"), "usual")
+    assert [check.advice for check in take([usual, better])] == ["" if state == "ok" else "usual", "better"]
+
+
 @pytest.mark.parametrize(
     ("nbytes", "text"), [(0, "0 bytes"), (1023, "1,023 bytes"), (1536, "1.5 KiB"), (5 << 50, "5,120.0 TiB")]
 )

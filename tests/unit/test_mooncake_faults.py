@@ -1,6 +1,8 @@
 """What the client of mooncake:// does with each status code; the store is a fake, as real ones fail too rarely."""
 
 import os
+import socket
+import threading
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -13,8 +15,8 @@ from rollferry.engines.mooncake import client as module
 from rollferry.engines.mooncake.client import Client
 from rollferry.engines.mooncake.engine import MooncakeEngine
 from rollferry.engines.mooncake.options import options_of
-from rollferry.engines.registry import EngineURL
-from rollferry.errors import BundleError, BundleNotFoundError, EngineError, EngineFullError
+from rollferry.engines.registry import EngineURL, parse_url
+from rollferry.errors import BundleError, BundleNotFoundError, EngineError, EngineFullError, FerryClosedError
 
 BATCH = {"x": np.arange(20_000)}
 
@@ -188,7 +190,7 @@ def test_removed_between_steps(store: FakeStore) -> None:
 
 def test_setup_that_fails_leaves_no_client(store: FakeStore) -> None:
     store.setup_status = -1
-    with pytest.raises(EngineError, match="536,870,912 bytes.*ulimit -l"):
+    with pytest.raises(EngineError, match="536,870,912 bytes.*are available"):
         rollferry.connect("mooncake://127.0.0.1:1")
     assert (store.closed, module.CLIENTS) == (1, {})
     store.setup_status = 0
@@ -295,3 +297,66 @@ def test_waits_of_mooncake_are_limited(store: FakeStore, monkeypatch: pytest.Mon
         assert os.environ["MC_TCP_PROGRESS_TIMEOUT_SEC"] == os.environ["MC_TCP_STATUS_TIMEOUT_SEC"] == str(seconds)
         assert os.environ["MC_RPC_TIMEOUT_MS"] == str(1000 * seconds)
         assert os.environ["MC_RPC_CONNECT_TIMEOUT_MS"] == str(250 * seconds)
+
+
+def test_close_that_waits_keeps_nobody_else_waiting(store: FakeStore) -> None:
+    old, other = (options_of(parse_url(f"mooncake://127.0.0.1:1?chunk={chunk}")) for chunk in (4096, 8192))
+    client = module.connect(old)
+    assert module.connect(old) is client
+    client.close()
+    assert (client.users, store.closed) == (1, 0)
+    again: list[Client] = []
+    closing = threading.Thread(target=client.close)
+    connecting = [threading.Thread(target=lambda: again.append(module.connect(old))) for _ in range(3)]
+    with client.at_work():
+        closing.start()
+        while not client._closed:
+            pass
+        module.connect(other).close()  # others come and go
+        assert store.closed == 1
+        for thread in connecting:
+            thread.start()
+        connecting[0].join(0.2)
+        assert again == []
+        with pytest.raises(FerryClosedError), client.at_work():
+            pass
+    for thread in (closing, *connecting):
+        thread.join()
+    assert store.closed == 2
+    assert again[0] is not client
+    assert all(one is again[0] for one in again)
+    assert module.CLIENTS == {old: again[0]}
+    for users in (2, 1, 0):
+        again[0].close()
+        assert again[0].users == users
+    assert (store.closed, module.CLIENTS) == (3, {})
+
+
+def test_close_that_fails_leaves_no_client(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = module.connect(options_of(parse_url("mooncake://127.0.0.1:1")))
+
+    def fails() -> None:
+        raise RuntimeError("as it may be")
+
+    monkeypatch.setattr(store, "close", fails)
+    with pytest.raises(RuntimeError):
+        client.close()
+    assert module.CLIENTS == {}
+
+
+def test_metrics_port_of_something_else(store: FakeStore) -> None:
+    def answer(server: socket.socket) -> None:
+        for _ in range(2):
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1000)
+                connection.sendall(b"SSH-2.0-OpenSSH\r\n")
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=answer, args=(server,))
+        thread.start()
+        client = Client(options_of(parse_url(f"mooncake://127.0.0.1:1?metrics={server.getsockname()[1]}")))
+        assert client.free_nbytes() is None
+        with pytest.raises(EngineError, match="metrics=PORT"):
+            client.all_keys()
+        thread.join()

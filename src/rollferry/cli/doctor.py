@@ -44,25 +44,34 @@ def doctor(
     except EngineError as error:
         typer.echo(f"rollferry doctor: {error}", err=True)
         raise typer.Exit(2) from None
+    shown = chosen or "shm://"
     console = Console(highlight=False, soft_wrap=True)
-    show = _show_json if json_output else _show_table if console.is_terminal else _show_lines
-    failed = show(chosen or "shm://", checks, console)
+    if json_output:
+        made = list(checks)
+    elif console.is_terminal:
+        made = _wait(checks, console)
+    else:
+        made = _print_lines(shown, checks)
+    failed = any(check.state == "fail" for check in made)
+    if json_output:
+        _print_json(shown, made, failed=failed)
+    else:
+        if console.is_terminal:
+            _print_table(shown, made, console)
+        typer.echo(_summary(made))
     raise typer.Exit(1 if failed else 0)
 
 
-def _show_json(url: str, checks: Iterable[Check], _console: Console) -> bool:
-    """Print all as JSON; say whether something failed."""
+def _print_json(url: str, made: list[Check], *, failed: bool) -> None:
+    """Print all as JSON."""
     import msgspec
 
-    made = list(checks)
-    failed = _any_failed(made)
     document = msgspec.json.encode({"url": url, "ok": not failed, "checks": made})
     typer.echo(msgspec.json.format(document, indent=2).decode())
-    return failed
 
 
-def _show_lines(url: str, checks: Iterable[Check], _console: Console) -> bool:
-    """Print plain lines, each as soon as it is known."""
+def _print_lines(url: str, checks: Iterable[Check]) -> list[Check]:
+    """Print plain lines, each as soon as it is known; give the checks."""
     typer.echo(url)
     made = []
     for check in checks:
@@ -70,13 +79,11 @@ def _show_lines(url: str, checks: Iterable[Check], _console: Console) -> bool:
         typer.echo(f"{check.state:<8}{check.name:<16}{check.found}")
         if check.advice:
             typer.echo(f"{'':<24}{_ARROW} {check.advice}")
-    typer.echo(_summary(made))
-    return _any_failed(made)
+    return made
 
 
-def _show_table(url: str, checks: Iterable[Check], console: Console) -> bool:
-    """Print a table, and below it what to do, so that commands can be copied."""
-    from rich.table import Table
+def _wait(checks: Iterable[Check], console: Console) -> list[Check]:
+    """Show what is going on; give the checks."""
     from rich.text import Text
 
     made = []
@@ -84,6 +91,14 @@ def _show_table(url: str, checks: Iterable[Check], console: Console) -> bool:
         for check in checks:
             made.append(check)
             status.update(Text(f"looking ... {check.name}: {check.state}"))
+    return made
+
+
+def _print_table(url: str, made: list[Check], console: Console) -> None:
+    """Print a table, and below it what to do, so that commands can be copied."""
+    from rich.table import Table
+    from rich.text import Text
+
     table = Table("check", "state", "found", title=Text(url), title_justify="left")
     for check in made:
         table.add_row(Text(check.name), Text(check.state, style=_STYLES[check.state]), Text(check.found))
@@ -91,12 +106,6 @@ def _show_table(url: str, checks: Iterable[Check], console: Console) -> bool:
     for check in made:
         if check.advice:
             console.print(Text.assemble((check.name, _STYLES[check.state]), f" {_ARROW} {check.advice}"))
-    console.print(Text(_summary(made)))
-    return _any_failed(made)
-
-
-def _any_failed(checks: list[Check]) -> bool:
-    return any(check.state == "fail" for check in checks)
 
 
 def _summary(checks: list[Check]) -> str:

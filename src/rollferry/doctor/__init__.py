@@ -1,6 +1,6 @@
 """What is installed, reachable and big enough, and what to do about it.
 
-`plan` says what to check, `child` does it in a process of its own, `watch` sees to it that this ends, whatever happens there.
+`plan` says what to check, `child` does it in a process of its own, `supervise` sees to it that this ends, whatever happens there.
 """
 
 import os
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from rollferry.checks import Check
 from rollferry.doctor.plan import plan
-from rollferry.doctor.watch import watch
+from rollferry.doctor.supervise import supervise
 
 __all__ = ["chosen_url", "diagnose"]
 
@@ -40,4 +40,4 @@ def diagnose(url: str | None, *, seconds: float = 60, verbose: bool = False) -> 
     EngineError
         The URL names no engine, or its options make no sense.
     """
-    return watch(url, plan(url), seconds=seconds, verbose=verbose)
+    return supervise(url, plan(url), seconds=seconds, verbose=verbose)

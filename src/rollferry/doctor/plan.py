@@ -11,7 +11,7 @@ from rollferry.ferry import DEFAULT_URL
 
 __all__ = ["plan"]
 
-REINSTALL = "pip install --force-reinstall rollferry"
+REINSTALL = "in a clone of rollferry: pip install --force-reinstall ."
 VALUES = (
     Package("torch", "torch", "pip install 'rollferry[torch]'"),
     Package("tensordict", "tensordict", "pip install 'rollferry[torch]'"),

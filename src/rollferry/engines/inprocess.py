@@ -6,15 +6,14 @@ the chunks that are lent, so that members are cut.
 
 from collections.abc import Sequence
 
-from rollferry.checks import Package, Step
+from rollferry.checks import Step
 from rollferry.engines.base import Bytes, Reader, Ready, Usage, Writer
 from rollferry.engines.registry import EngineURL, Probe, parse_size
 from rollferry.errors import BundleNotFoundError, EngineError
 from rollferry.memory.leases import allocate
 
-__all__ = ["PACKAGES", "InprocessEngine", "checks", "open_engine"]
+__all__ = ["InprocessEngine", "checks", "open_engine"]
 
-PACKAGES: tuple[Package, ...] = ()
 STORES: dict[str, dict[str, tuple[bytes, Bytes]]] = {}
 
 

@@ -12,8 +12,8 @@ from rollferry.errors import EngineError
 
 __all__ = ["ENGINES", "EngineURL", "Probe", "checks_of", "open_engine", "packages", "parse_size", "parse_url"]
 
-#: URL scheme -> module with the functions `open_engine(url)` and `checks(url, probe)`, and the optional `PACKAGES` that it
-#: needs. A new engine is one line here.
+#: URL scheme -> module with the functions `open_engine(url)` and `checks(url, probe)`; one that needs optional packages names
+#: them in `PACKAGES`. A new engine is one line here.
 ENGINES = {
     "shm": "rollferry.engines.shm",
     "ray": "rollferry.engines.ray",
@@ -71,7 +71,8 @@ def checks_of(url: EngineURL, probe: Probe) -> list[Step]:
 
 def packages() -> list[Package]:
     """Give the optional packages that engines need."""
-    return [package for module in ENGINES.values() for package in importlib.import_module(module).PACKAGES]
+    modules = map(importlib.import_module, ENGINES.values())
+    return [package for module in modules for package in getattr(module, "PACKAGES", ())]
 
 
 def parse_url(url: object, **options: object) -> EngineURL:

@@ -1,9 +1,10 @@
 """mooncake://: bundles in Mooncake Store, for clusters; see docs/mooncake.md."""
 
 from rollferry.checks import Package, Step
-from rollferry.engines.mooncake.client import APT, PIP, connect
+from rollferry.engines.mooncake.client import connect
 from rollferry.engines.mooncake.engine import MooncakeEngine
 from rollferry.engines.mooncake.options import options_of
+from rollferry.engines.mooncake.surroundings import APT, PIP
 from rollferry.engines.registry import EngineURL, Probe
 
 __all__ = ["PACKAGES", "MooncakeEngine", "checks", "open_engine"]

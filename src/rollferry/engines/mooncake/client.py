@@ -1,19 +1,24 @@
 """The client of Mooncake Store: set up once for a process, its status codes turned into errors."""
 
 import ctypes
-import importlib
 import os
-import resource
-import socket
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from rollferry.engines.mooncake.options import Options
 from rollferry.engines.mooncake.pool import Borrowed, Pool
+from rollferry.engines.mooncake.surroundings import (
+    OWN_BUFFER,
+    ask,
+    available_nbytes,
+    check_surroundings,
+    limit_waits,
+    load_module,
+    read_room,
+)
 from rollferry.errors import BundleError, EngineError, EngineFullError, FerryClosedError
 
 __all__ = ["MISSING", "Client", "connect"]
@@ -45,14 +50,7 @@ PASSING = frozenset({-703, -707, -800})  # what may be over the next time
 AT_ONCE = 32  # objects in one call: each may take a connection
 PAUSES = (0.05, 0.2, 0.5)  # seconds before each further attempt
 GIVES_UP_SECONDS = 55.0  # Mooncake waits for a transfer for 60, and then lets it go on by itself
-CONNECT_SECONDS = 5.0
-CONNECT_ATTEMPTS = 4  # that Mooncake makes to reach the master
-HTTP_SECONDS = 10.0
 Transfer = Callable[[list[str], list[list[int]], list[list[int]]], list[int]]  # keys, addresses, sizes -> statuses
-OWN_BUFFER = 16 << 20  # Mooncake's own staging memory, which zero-copy calls leave alone
-INFINIBAND = "/sys/class/infiniband"
-PIP = "pip install 'rollferry[mooncake]'"
-APT = "apt-get install libibverbs1 librdmacm1 libnuma1 liburing2 libcurl4"
 
 
 class Client:
@@ -74,7 +72,6 @@ class Client:
         self._idle = threading.Condition()
         self._working = 0
         self._closed = False
-        self._metrics = f"http://{options.host}:{options.metrics}"
         self.store: Any = module.MooncakeDistributedStore()
         config = {
             "local_hostname": hostname,
@@ -91,8 +88,8 @@ class Client:
             self.store.close()
             raise EngineError(
                 f"Mooncake's client can't be set up (status {status}) with {options.protocol}, a segment of "
-                f"{options.segment:,} bytes and a buffer of {options.buffer:,}: the lines that it logged say why. Try a "
-                f"smaller ?segment=, or 'ulimit -l unlimited' where memory can't be locked"
+                f"{options.segment:,} bytes; {available_nbytes():,} bytes of memory are available. The lines that it logged "
+                f"say why: too large a ?segment=, an address that can't be used, or memory that can't be locked"
             )
         self.replication: Any = module.ReplicateConfig()
         self.replication.replica_num = options.replicas
@@ -240,45 +237,54 @@ class Client:
 
     def all_keys(self) -> list[str]:
         """Give the keys of all objects."""
-        return self._ask("get_all_keys").splitlines()
-
-    def free_nbytes(self) -> int | None:
-        """Give the free bytes of all segments; None where the master doesn't say."""
         try:
-            lines = self._ask("metrics").splitlines()
-        except EngineError:
-            return None
-        values = dict(
-            line.split(" ", 1) for line in lines if line.startswith(("master_total_cap", "master_allocated_b"))
-        )
-        try:
-            return max(int(values["master_total_capacity_bytes"]) - int(values["master_allocated_bytes"]), 0)
-        except (KeyError, ValueError):
-            return None
+            return ask(self.options, "get_all_keys").splitlines()
+        except OSError as error:
+            raise EngineError(
+                f"the master's HTTP server at http://{self.options.host}:{self.options.metrics} gives no answer ({error}); "
+                f"list and usage need it: connect with ?metrics=PORT, the --metrics_port of mooncake_master"
+            ) from error
 
     def close(self) -> None:
-        """End this user; the last one ends the client, and with it the segment that it lends."""
+        """End this user; the last one ends the client, and with it the segment that it lends, when running calls are over.
+
+        Until then it stays in CLIENTS, without users, so that a connect with the same options waits for its ports, devices
+        and memory, and others don't.
+        """
         if os.getpid() != self._pid:
             return
-        with LOCK:
+        with CHANGED:
             self.users -= 1
             if self.users:
                 return
-            CLIENTS.pop(self.options, None)
+        try:
             with self._idle:
                 self._closed = True
                 self._idle.wait_for(lambda: not self._working)
             self.pool.close()
             self.store.close()
+        finally:
+            with CHANGED:
+                if CLIENTS.get(self.options) is self:
+                    del CLIENTS[self.options]
+                CHANGED.notify_all()
 
     def _full(self, status: int, nbytes: int) -> EngineFullError:
-        free = self.free_nbytes()
-        known = "how much is free is unknown" if free is None else f"{free:,} bytes are free, perhaps in pieces"
+        try:
+            room = read_room(self.options)
+        except OSError:
+            room = None
+        if room is None:
+            known = "how much the store has is unknown"
+        elif room.capacity:
+            known = f"the whole store has {room.free:,} bytes free, perhaps in pieces"
+        else:
+            known = "no process lends memory at present"
         return EngineFullError(
-            f"Mooncake Store has no room for {nbytes:,} bytes in {self.options.replicas} replica(s): {STATUS[status]}; "
-            f"in the whole store, {known}. Remove bundles, or start clients with a larger ?segment=",
+            f"Mooncake Store has no room for {nbytes:,} bytes in {self.options.replicas} replica(s): {STATUS[status]}; {known}. "
+            f"Remove bundles, or start clients with a larger ?segment=",
             needed=nbytes,
-            free=free or 0,
+            free=room.free if room else 0,
         )
 
     def _register(self, address: int, nbytes: int) -> None:
@@ -288,17 +294,6 @@ class Client:
 
     def _unregister(self, address: int) -> None:
         self.store.unregister_buffer(address)
-
-    def _ask(self, path: str) -> str:
-        try:
-            with urllib.request.urlopen(f"{self._metrics}/{path}", timeout=HTTP_SECONDS) as reply:  # noqa: S310  # http
-                text: str = reply.read().decode()
-                return text
-        except (OSError, ValueError) as error:
-            raise EngineError(
-                f"the master's HTTP server at {self._metrics} gives no answer ({error}); list and usage need it: "
-                f"connect with ?metrics=PORT, the --metrics_port of mooncake_master"
-            ) from error
 
 
 class Tries:
@@ -324,7 +319,7 @@ class Tries:
 
 
 CLIENTS: dict[Options, Client] = {}
-LOCK = threading.Lock()
+CHANGED = threading.Condition(threading.Lock())  # CLIENTS, or the users of one
 LEAKED: list[Any] = []
 
 
@@ -332,7 +327,8 @@ def connect(options: Options) -> Client:
     """Give the process's client of these options, set up if it is the first; it has one user more."""
     if LEAKED:
         raise forked()
-    with LOCK:
+    with CHANGED:
+        CHANGED.wait_for(lambda: options not in CLIENTS or CLIENTS[options].users)  # one without is being closed
         client = CLIENTS.get(options)
         if client is None:
             client = CLIENTS[options] = Client(options)
@@ -342,8 +338,8 @@ def connect(options: Options) -> Client:
 
 def after_fork() -> None:
     """Forget the parent's clients, but never let the child destroy them: it has none of their threads."""
-    global LOCK  # noqa: PLW0603  # the parent may have held it
-    LOCK = threading.Lock()
+    global CHANGED  # noqa: PLW0603  # the parent may have held it
+    CHANGED = threading.Condition(threading.Lock())
     for client in CLIENTS.values():
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(client.store))
         LEAKED.append(client)
@@ -364,60 +360,3 @@ def forked() -> EngineError:
 def failure(status: int, what: str) -> EngineError:
     """Make the error of a status code."""
     return EngineError(f"{what}: {STATUS.get(status, 'an unknown error')} (Mooncake status {status})")
-
-
-def load_module() -> Any:
-    """Import Mooncake. Raises EngineError that says how to install what is missing."""
-    try:
-        module = importlib.import_module("mooncake.store")
-    except ModuleNotFoundError as error:
-        raise EngineError(f"mooncake:// needs Mooncake ({error}); install it: {PIP}") from error
-    except ImportError as error:
-        raise EngineError(f"Mooncake needs shared libraries ({error}); install them: {APT}") from error
-    if not hasattr(module.ReplicateConfig(), "with_hard_pin"):
-        raise EngineError(f"this Mooncake is too old to keep bundles from being evicted; update it: {PIP}")
-    return module
-
-
-def check_surroundings(options: Options) -> str:
-    """Check quickly what Mooncake finds out slowly or not at all; give the name of this host, as others reach it."""
-    if options.protocol == "rdma":
-        check_rdma(options)
-    try:
-        with socket.create_connection((options.host.strip("[]"), options.port), CONNECT_SECONDS) as connection:
-            return options.hostname or str(connection.getsockname()[0])
-    except OSError as error:
-        raise EngineError(
-            f"there is no Mooncake master at {options.master} ({error}); start one there: "
-            f"mooncake_master --rpc_port {options.port} --metrics_port {options.metrics}"
-        ) from error
-
-
-def limit_waits(seconds: int) -> None:
-    """Tell Mooncake how long to wait for what may never come; environment variables are its only way to be told.
-
-    By itself it waits for 120 seconds to reach a master behind a dead network.
-    """
-    milliseconds = 1000 * seconds
-    os.environ["MC_RPC_TIMEOUT_MS"] = str(milliseconds)
-    os.environ["MC_RPC_CONNECT_TIMEOUT_MS"] = str(milliseconds // CONNECT_ATTEMPTS)
-    os.environ["MC_TCP_STATUS_TIMEOUT_SEC"] = os.environ["MC_TCP_PROGRESS_TIMEOUT_SEC"] = str(seconds)
-
-
-def check_rdma(options: Options) -> None:
-    """Raise EngineError where RDMA can't work."""
-    present = sorted(os.listdir(INFINIBAND)) if os.path.isdir(INFINIBAND) else []
-    asked = [name.strip() for name in options.device.split(",") if name.strip() not in ("", "auto-discovery")]
-    absent = [name for name in asked if name not in present]
-    if absent or not present:
-        raise EngineError(
-            f"RDMA was asked for, but this machine has no device {', '.join(absent) or 'at all'} (it has "
-            f"{', '.join(present) or 'none'}; 'ibv_devices' lists them): correct ?device=, or use ?protocol=tcp"
-        )
-    limit = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
-    needed = options.segment + options.buffer + OWN_BUFFER
-    if limit != resource.RLIM_INFINITY and limit < needed and os.geteuid() != 0:
-        raise EngineError(
-            f"RDMA locks {needed:,} bytes of memory, and this process may lock {limit:,}: 'ulimit -l unlimited', or "
-            f"docker run --ulimit memlock=-1"
-        )

@@ -4,6 +4,8 @@ import os
 import secrets
 import time
 from contextlib import suppress
+from functools import cached_property
+from typing import Any
 
 from rollferry.checks import Finding, Package, Step, ok, require, size
 from rollferry.engines.ray.options import Options
@@ -66,25 +68,21 @@ class Examination:
         start = time.monotonic()
         try:
             probe(self._options.address)
-        except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-            return Finding("fail", f"{where} can't be reached: {' '.join(str(error).split())}", self._start)
+        except (RuntimeError, ValueError, OSError) as error:
+            return Finding("fail", f"{where} can't be reached: {' '.join(str(error).split())}")
         return ok(f"{where} answers in {(time.monotonic() - start) * 1000:.1f} ms")
 
     def cluster(self) -> Finding:
         """Whether this process can attach to it."""
-        import ray
-
-        self._attach()
+        ray = self._ray
         nodes = sum(node["Alive"] for node in ray.nodes())
         return ok(f"attached to {ray.get_runtime_context().gcs_address}, {nodes} nodes")
 
     def registry(self) -> Finding:
         """Whether the actor that knows the bundles answers."""
-        import ray
-
         from rollferry.engines.ray.session import REGISTRY_NAME
 
-        self._attach()
+        ray = self._ray
         try:
             actor = ray.get_actor(REGISTRY_NAME, namespace=self._options.namespace)
         except ValueError:
@@ -99,9 +97,7 @@ class Examination:
 
     def object_store(self) -> Finding:
         """Whether batches fit."""
-        import ray
-
-        self._attach()
+        ray = self._ray
         stores = [int(node["Resources"].get(STORE, 0)) for node in ray.nodes() if node["Alive"]]
         free = int(ray.available_resources().get(STORE, 0))
         found = f"{size(free)} of {size(sum(stores))} free, on {len(stores)} nodes of {size(min(stores))} at least"
@@ -113,9 +109,7 @@ class Examination:
 
     def shared_memory(self) -> Finding:
         """Whether the shared memory of this node holds its object store."""
-        import ray
-
-        self._attach()
+        ray = self._ray
         own = ray.get_runtime_context().get_node_id()
         store = next((int(node["Resources"].get(STORE, 0)) for node in ray.nodes() if node["NodeID"] == own), 0)
         status = os.statvfs(SHARED)
@@ -130,11 +124,9 @@ class Examination:
 
     def round_trip(self) -> Finding:
         """Put a batch through a registry of its own, which is gone afterwards."""
-        import ray
-
         from rollferry.engines.ray.session import REGISTRY_NAME
 
-        self._attach()
+        ray = self._ray
         name = f"rollferry-doctor-{secrets.token_hex(8)}"
         options = {**self._url.options, "namespace": name}
         try:
@@ -143,10 +135,13 @@ class Examination:
             with suppress(ValueError):  # it wasn't started
                 ray.kill(ray.get_actor(REGISTRY_NAME, namespace=name))
 
-    def _attach(self) -> None:
+    @cached_property
+    def _ray(self) -> Any:
+        """Ray, with this process attached to it."""
         import ray
 
         from rollferry.engines.ray.session import attach
 
         if not ray.is_initialized():
             attach(self._options.address)
+        return ray

@@ -33,7 +33,7 @@ def attach(address: str) -> None:
             try:
                 probe(address)
                 ray.init(address=address or "auto", ignore_reinit_error=True, log_to_driver=False)
-            except (ConnectionError, RuntimeError, ValueError, TimeoutError, OSError) as error:
+            except (RuntimeError, ValueError, OSError) as error:
                 where = f"at {address}" if address else "on this machine"
                 raise EngineError(
                     f"there is no Ray to attach to {where}: {error}. Start one with `ray start --head`, or call ray.init() "

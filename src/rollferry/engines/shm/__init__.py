@@ -4,14 +4,12 @@
 locking protocol, `engine` puts them together; `diagnose` looks whether it can work here.
 """
 
-from rollferry.checks import Package, Step
+from rollferry.checks import Step
 from rollferry.engines.registry import EngineURL, Probe, parse_size
 from rollferry.engines.shm.engine import ShmEngine
 from rollferry.errors import EngineError
 
-__all__ = ["PACKAGES", "ShmEngine", "checks", "open_engine"]
-
-PACKAGES: tuple[Package, ...] = ()
+__all__ = ["ShmEngine", "checks", "open_engine"]
 
 
 def open_engine(url: EngineURL) -> ShmEngine:

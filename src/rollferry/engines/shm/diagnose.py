@@ -86,7 +86,7 @@ class Examination:
         """Whether there is one, or can be."""
         user = os.geteuid()
         if not self.base.is_dir():
-            return Finding("fail", f"{self.base} is not a directory", ANOTHER)
+            return Finding("fail", f"{self.base} is not a directory")
         if not os.access(self.base, os.W_OK | os.X_OK):
             made = f"mkdir -p -m 700 {self.root} && chown {user} {self.root}"
             return Finding("fail", f"user {user} can't write to {self.base}", f"as root: {made}; or {ANOTHER}")
@@ -129,7 +129,7 @@ class Examination:
                 taken = _native.try_lock(first.fileno(), WRITER_BYTE, True)
                 if taken and not _native.try_lock(second.fileno(), WRITER_BYTE, True):
                     return ok("locks of open file descriptions work")
-        return Finding("fail", "locks of open file descriptions have no effect here", ANOTHER)
+        return Finding("fail", "locks of open file descriptions have no effect here")
 
     def unnamed_files(self) -> Finding:
         """Whether a file can be written first and named later."""

@@ -1,4 +1,4 @@
-"""Watching the process that makes the checks: one that crashes or hangs is a check that fails, and another goes on."""
+"""Supervising the process that makes the checks: one that crashes or hangs is a check that fails, and another goes on."""
 
 import os
 import select
@@ -13,13 +13,13 @@ import msgspec
 from rollferry.checks import Check, Step
 from rollferry.doctor.child import Job
 
-__all__ = ["watch"]
+__all__ = ["supervise"]
 
 CODE = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from rollferry.doctor.child import main; main()"
 GRACE_SECONDS = 5
 
 
-def watch(url: str | None, steps: Sequence[Step], *, seconds: float, verbose: bool) -> Iterator[Check]:
+def supervise(url: str | None, steps: Sequence[Step], *, seconds: float, verbose: bool) -> Iterator[Check]:
     """Give the checks of all steps, which a child makes; none takes longer than so many seconds."""
     done: list[Check] = []
     while len(done) < len(steps):
