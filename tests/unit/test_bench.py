@@ -306,6 +306,8 @@ def test_needs_grow_with_batch_and_arms() -> None:
     assert plan.needed_nbytes(1 << 20, 1.0, ["shm"]) < plan.needed_nbytes(1 << 20, 5.0, ["shm"])
     assert plan.needed_nbytes(1 << 20, 1.0, ["shm"]) < plan.needed_nbytes(1 << 20, 1.0, ["shm", "ray"])
     assert plan.needed_nbytes(136 << 20, 1.2, list(ARMS)) < parse_size(BenchOptions().memory)
+    # What torch-rows takes is 3.7 GiB: the PSS of all processes, with all arms.
+    assert 3775 << 20 < plan.needed_nbytes(97 << 20, 1.87, list(ARMS)) < parse_size(BenchOptions().memory)
     assert plan.limit_nbytes(5, 0) == 5
 
 
@@ -329,6 +331,14 @@ def test_what_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "left out: ray-objects: ray isn't installed" in text_of(console)
     with pytest.raises(BenchError, match="nothing left to measure: ray-objects: ray isn't installed"):
         session.run_and_show(msgspec.structs.replace(options, arms=("ray-objects",)), console=quiet())
+
+
+def test_imports_are_no_memory_of_a_batch(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    with Child("worker", log=tmp_path / "log") as child:
+        kind = child.ask("measure", source=Source("torch-rows", 64), least_nbytes=4 << 20)
+    assert 1000 < kind["per_sample"] < 1100
+    assert kind["objects"] < 5  # torch itself is some 20 times these 4 MiB
 
 
 def test_missing_workloads_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

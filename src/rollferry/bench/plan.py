@@ -24,6 +24,7 @@ _FIRST_SAMPLES = 64
 _MEASURED_NBYTES = 8 << 20  # large enough for the memory of objects to be seen
 _QUICK_NBYTES = 8 << 20
 _BASE, _SERVICES = 512 << 20, 768 << 20  # two processes with their libraries; Ray's and Mooncake's own processes
+_MOST_HELD = 2.0  # times what arms hold of a batch that is all arrays
 _SHARE = 0.8  # of the available memory
 
 
@@ -107,7 +108,8 @@ def needed_nbytes(nbytes: int, objects: float, arms: Iterable[str]) -> int:
     batches = 3  # in the producer, the result in the consumer, and what that is compared with
     copies = 2  # the floor's
     chosen = [ARMS[arm] for arm in arms]
-    held = sum(arm.holds for arm in chosen)
+    # Where objects are much of a batch, arms that make objects of their own keep more, if not as much more: measured.
+    held = sum(arm.holds for arm in chosen) * min(objects, _MOST_HELD)
     return _BASE + _SERVICES * any(arm.service for arm in chosen) + round(nbytes * (batches * objects + copies + held))
 
 
