@@ -22,19 +22,19 @@ demo: $(VENV)/.demo
 bench: $(VENV)/.bench$(EXTRAS)
 	$(BIN)/rollferry bench $(ARGS)
 
-test: $(VENV)/.test
+test: $(VENV)/.test$(EXTRAS)
 	$(BIN)/python -m pytest $(ARGS)
 
 test-network:
 	$(MAKE) test EXTRAS=,mooncake ARGS="tests/network $(ARGS)"
 
-lint: $(VENV)/.test
+lint: $(VENV)/.test$(EXTRAS)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/ruff check --isolated --select E9,F tests
 	$(BIN)/mypy
 
-sanitize: $(VENV)/.test
+sanitize: $(VENV)/.test$(EXTRAS)
 	VENV=$(VENV) .ci/sanitize
 
 $(VENV)/.created:
@@ -51,7 +51,7 @@ $(VENV)/.bench$(EXTRAS): $(VENV)/.created $(SOURCES)
 	$(BIN)/python -m pip install --quiet --editable '.[bench$(EXTRAS)]'
 	touch $@
 
-$(VENV)/.test: $(VENV)/.created $(SOURCES)
+$(VENV)/.test$(EXTRAS): $(VENV)/.created $(SOURCES)
 	$(BIN)/python -m pip install --quiet $(TORCH)
 	$(BIN)/python -m pip install --quiet --editable '.[demo,torch,images,test,lint$(EXTRAS)]'
 	touch $@

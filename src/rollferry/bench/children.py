@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import select
 import signal
@@ -11,22 +10,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
-from rollferry.bench.errors import BenchError, MismatchError
+import msgspec
 
-__all__ = ["Child", "Refused", "undisturbed"]
+from rollferry.bench.errors import BenchError, MismatchError, Refused
+
+__all__ = ["Child", "on_signal"]
 
 _ANSWER_SECONDS = 300.0
 _END_SECONDS = 20.0
 _SAID = 600  # characters of a log to show
-
-
-class Refused(Exception):  # noqa: N818  # it is an answer
-    """A request failed in the child, which goes on."""
 
 
 class Child:
@@ -52,7 +49,7 @@ class Child:
         self._answers, theirs = os.pipe()
         command = [sys.executable, "-m", f"rollferry.bench.{module}", *arguments, str(theirs)]
         try:
-            with log.open("ab") as output, undisturbed():
+            with log.open("ab") as output, on_signal(signal.SIGINT, signal.SIG_IGN):
                 self._process = subprocess.Popen(  # noqa: S603  # our own command
                     command,
                     stdin=subprocess.PIPE,
@@ -74,10 +71,10 @@ class Child:
         return self._process.pid
 
     def tell(self, do: str, **values: Any) -> None:
-        """Send a request, whose answer is still to be heard."""
+        """Send a request, with structs and plain values, whose answer is still to be heard."""
         assert self._process.stdin is not None
         with contextlib.suppress(BrokenPipeError):  # whoever listens hears what happened
-            self._process.stdin.write(json.dumps({"do": do, **values}).encode() + b"\n")
+            self._process.stdin.write(msgspec.json.encode({"do": do, **values}) + b"\n")
             self._process.stdin.flush()
 
     def hear(self) -> dict[str, Any]:
@@ -114,7 +111,7 @@ class Child:
                 raise BenchError(f"a process has died; it logged: {self.said()}")
             self._buffer += piece
         line, _, self._buffer = self._buffer.partition(b"\n")
-        answer: dict[str, Any] = json.loads(line)
+        answer: dict[str, Any] = msgspec.json.decode(line)
         return answer
 
     def dismiss(self) -> None:
@@ -133,7 +130,7 @@ class Child:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with undisturbed():
+        with on_signal(signal.SIGINT, signal.SIG_IGN):
             started = _descendants(self.pid)
             self.dismiss()
             try:
@@ -149,16 +146,16 @@ class Child:
 
 
 @contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """Let no Ctrl-C interrupt what is done meanwhile; only the main thread can say so."""
+def on_signal(number: int, action: Callable[[int, FrameType | None], Any] | signal.Handlers) -> Iterator[None]:
+    """Let a signal do something else meanwhile; only the main thread can say so, others change nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    before = signal.signal(number, action)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(number, before)
 
 
 def _descendants(root: int) -> list[tuple[int, str]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from rollferry import RollferryError
 
-__all__ = ["BenchError", "MismatchError"]
+__all__ = ["BenchError", "MismatchError", "Refused"]
 
 
 class BenchError(RollferryError):
@@ -13,3 +13,7 @@ class BenchError(RollferryError):
 
 class MismatchError(BenchError):
     """What rollferry gave back differs from what was put."""
+
+
+class Refused(BenchError):  # noqa: N818  # it is an answer
+    """A request failed in a child, which goes on."""

@@ -18,7 +18,10 @@ import numpy as np
 from rollferry import _native
 from rollferry.bench.workloads import Batch
 
-__all__ = ["CopyFloor", "ViewsFloor", "ndarray_columns"]
+__all__ = ["CopyFloor", "Measured", "ViewsFloor", "ndarray_columns"]
+
+#: Floors by name: title, "put" or "get", whose floor it is, and seconds.
+Measured = dict[str, tuple[str, str, float]]
 
 
 class CopyFloor:
@@ -42,12 +45,13 @@ class CopyFloor:
         self._pool = ThreadPoolExecutor(self._threads)
         self.measure()  # warms pages and threads
 
-    def measure(self) -> dict[str, float]:
-        """Give the seconds of a copy by one thread, and by as many as there are cores."""
-        seconds = {"copy-1": self._copy(1)}
+    def measure(self) -> Measured:
+        """Measure a copy by one thread, and by as many as there are cores."""
+        measured = {"copy-1": ("copying it, 1 thread", "put", self._copy(1))}
         if self._threads > 1:
-            seconds[f"copy-{self._threads}"] = self._copy(self._threads)
-        return seconds
+            title = f"copying it, {self._threads} threads"
+            measured[f"copy-{self._threads}"] = (title, "put", self._copy(self._threads))
+        return measured
 
     def close(self) -> None:
         """End the threads."""
@@ -76,15 +80,15 @@ class ViewsFloor:
     def __init__(self, batch: Batch) -> None:
         self._columns = ndarray_columns(batch)
 
-    def measure(self) -> dict[str, float]:
-        """Give the seconds that making all views takes; nothing for a batch without rows of arrays."""
+    def measure(self) -> Measured:
+        """Measure the making of all views; nothing for a batch without rows of arrays."""
         if not self._columns:
             return {}
         start = time.perf_counter()
         rows = [_native.split_rows(values, offsets) for values, offsets in self._columns]
         seconds = time.perf_counter() - start
         del rows
-        return {"views": seconds}
+        return {"views": ("making its views in C", "get", seconds)}
 
 
 def ndarray_columns(batch: Batch) -> list[tuple[Any, Any]]:

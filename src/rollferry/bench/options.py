@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
+
+import msgspec
 
 from rollferry.bench.arms import ARMS
 from rollferry.bench.workloads import WORKLOADS
@@ -18,11 +20,11 @@ _DEFAULT_WORKLOADS = ("shard", "rows")
 _SWEEP, _SWEEP_WORKLOADS, _STEP = "1mb..2gb", ("rows",), 4
 _UNITS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30}
 _PICKLED = (".pkl", ".pickle", ".pt")
+_PICTURES = (".png", ".svg", ".pdf")
 _SIDES = ("producer", "consumer")
 
 
-@dataclass(frozen=True, slots=True)
-class BenchOptions:
+class BenchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a run.
 
     Parameters
@@ -36,7 +38,7 @@ class BenchOptions:
     size
         Payload bytes instead, such as ``32mb``, or several of them: ``1mb..2gb``.
     sweep
-        Whether to go through all sizes, those of `size` or from 1 MiB to 2 GiB.
+        Short for a `size` of ``1mb..2gb``.
     file
         Batch of the user's own, instead of workloads.
     allow_pickle
@@ -50,7 +52,11 @@ class BenchOptions:
     cold
         Whether to measure first calls in fresh processes too.
     quick
-        Whether to measure small batches in few trials: to see that it works.
+        Whether to cut the usual numbers of samples, to batches of 8 MiB at most: to see that it works.
+    json_file
+        Where to write every trial; nothing for nowhere.
+    png
+        Where to draw the picture; nothing for nowhere.
 
     Raises
     ------
@@ -71,6 +77,8 @@ class BenchOptions:
     baseline: str = "pickle-shm"
     cold: bool = True
     quick: bool = False
+    json_file: str = ""
+    png: str = ""
 
     def __post_init__(self) -> None:
         _check_names("arm", self.arms, list(ARMS))
@@ -80,16 +88,20 @@ class BenchOptions:
             raise ValueError("there is at least one trial, and one sample")
         if self.segment_at not in _SIDES:
             raise ValueError(f"{self.segment_at!r} is no side; choose from {', '.join(_SIDES)}")
-        if self.samples and (self.size or self.sweep):
-            raise ValueError("give samples or sizes, not both")
+        if sum(map(bool, (self.samples, self.size, self.sweep, self.quick))) > 1:
+            raise ValueError("give one of samples, size, sweep and quick, not several")
         if self.file:
             self._check_file()
         parse_size(self.memory)
         parse_sizes(self.size)
+        for path in (self.json_file, self.png):
+            _check_target(path)
+        if self.png and Path(self.png).suffix.lower() not in _PICTURES:
+            raise ValueError(f"{self.png} is no picture; choose from {', '.join(_PICTURES)}")
 
     def _check_file(self) -> None:
-        if self.workloads or self.samples or self.size or self.sweep:
-            raise ValueError("a file is measured as it is: give no workloads, samples or sizes with it")
+        if self.workloads or self.samples or self.size or self.sweep or self.quick:
+            raise ValueError("a file is measured as it is: give no workloads, samples, size, sweep or quick with it")
         if not Path(self.file).is_file():
             raise ValueError(f"there is no file {self.file}")
         if Path(self.file).suffix.lower() in _PICKLED and not self.allow_pickle:
@@ -146,6 +158,15 @@ def parse_sizes(text: str) -> tuple[int, ...]:
         sizes.append(low)
         low *= _STEP
     return (*sizes, high)
+
+
+def _check_target(path: str) -> None:
+    """Refuse to write a file where none can be, before anything is measured."""
+    directory = Path(path).parent
+    if path and not directory.is_dir():
+        raise ValueError(f"{path} can't be written: there is no directory {directory}")
+    if path and (Path(path).is_dir() or not os.access(path if Path(path).exists() else directory, os.W_OK)):
+        raise ValueError(f"{path} can't be written")
 
 
 def _check_names(kind: str, names: tuple[str, ...], known: list[str]) -> None:

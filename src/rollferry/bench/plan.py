@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
+
+import msgspec
 
 from rollferry.bench.arms import ARMS
 from rollferry.bench.children import Child
-from rollferry.bench.memory import available_nbytes
+from rollferry.bench.errors import BenchError
+from rollferry.bench.machine import available_nbytes
 from rollferry.bench.options import BenchOptions, parse_size
 from rollferry.bench.results import LeftOut
 from rollferry.bench.workloads import WORKLOADS, Source
@@ -22,11 +24,11 @@ _FIRST_SAMPLES = 64
 _MEASURED_NBYTES = 8 << 20  # large enough for the memory of objects to be seen
 _QUICK_NBYTES = 8 << 20
 _BASE, _SERVICES = 512 << 20, 768 << 20  # two processes with their libraries; Ray's and Mooncake's own processes
+_MOST_HELD = 2.0  # times what arms hold of a batch that is all arrays
 _SHARE = 0.8  # of the available memory
 
 
-@dataclass(frozen=True, slots=True)
-class Planned:
+class Planned(msgspec.Struct, frozen=True):
     """A batch to measure.
 
     Parameters
@@ -44,9 +46,16 @@ class Planned:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """What a small batch says of larger ones: payload bytes of a sample, and bytes of objects for each of them."""
+class Kind(msgspec.Struct, frozen=True):
+    """What a small batch says of larger ones.
+
+    Parameters
+    ----------
+    per_sample
+        Payload bytes of a sample, or of the whole file.
+    objects
+        Bytes of Python objects for each payload byte.
+    """
 
     per_sample: float
     objects: float
@@ -99,37 +108,31 @@ def needed_nbytes(nbytes: int, objects: float, arms: Iterable[str]) -> int:
     batches = 3  # in the producer, the result in the consumer, and what that is compared with
     copies = 2  # the floor's
     chosen = [ARMS[arm] for arm in arms]
-    held = sum(arm.holds for arm in chosen)
+    # Where objects are much of a batch, arms that make objects of their own keep more, if not as much more: measured.
+    held = sum(arm.holds for arm in chosen) * min(objects, _MOST_HELD)
     return _BASE + _SERVICES * any(arm.service for arm in chosen) + round(nbytes * (batches * objects + copies + held))
 
 
 def _kinds(
     options: BenchOptions, start: Start, left_out: list[LeftOut]
 ) -> Iterator[tuple[str, tuple[Source, str, Kind]]]:
-    """Give each workload, its smallest source, title and kind."""
+    """Give each workload, a source of its kind, title and kind; leave out those that can't be made."""
     if options.file:
-        source = Source(Path(options.file).name, 0, options.file, options.allow_pickle)
-        yield source.workload, (source, "a batch from a file", _measure(source, start))
-        return
-    for name in options.chosen_workloads:
-        workload = WORKLOADS[name]
-        if workload.needs and importlib.util.find_spec(workload.needs) is None:
-            left_out.append(LeftOut(name, f"{workload.needs} isn't installed"))
+        name = Path(options.file).name
+        sources = [(Source(name, 0, options.file, options.allow_pickle), "a batch from a file")]
+    else:
+        sources = [(Source(name, _FIRST_SAMPLES), WORKLOADS[name].title) for name in options.chosen_workloads]
+    for source, title in sources:
+        if source.needs and importlib.util.find_spec(source.needs) is None:
+            left_out.append(LeftOut(source.workload, f"{source.needs} isn't installed"))
             continue
-        source = Source(name, _FIRST_SAMPLES)
-        first = _measure(source, start)
-        larger = max(_FIRST_SAMPLES, round(_MEASURED_NBYTES / first.per_sample))
-        kind = _measure(Source(name, larger), start) if larger > _FIRST_SAMPLES else first
-        yield name, (source, workload.title, kind)
-
-
-def _measure(source: Source, start: Start) -> Kind:
-    """Have a fresh process make a batch, and measure it."""
-    with start() as worker:
-        worker.ask("prepare", source=asdict(source))
-        found = worker.ask("describe")
-    nbytes = max(found["nbytes"], 1)
-    return Kind(nbytes / max(source.samples, 1), max(1.0, found["objects_nbytes"] / nbytes))
+        try:
+            with start() as worker:
+                found = worker.ask("measure", source=source, least_nbytes=_MEASURED_NBYTES)
+        except BenchError as error:
+            left_out.append(LeftOut(source.workload, str(error)))
+        else:
+            yield source.workload, (source, title, msgspec.convert(found, Kind))
 
 
 def _samples(options: BenchOptions, source: Source, kind: Kind) -> list[int]:

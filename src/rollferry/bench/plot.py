@@ -35,7 +35,7 @@ def draw(report: Report, baseline: str, path: Path) -> None:
     Parameters
     ----------
     report
-        What was measured.
+        What was measured; at least one batch has an arm left.
     baseline
         Arm that others are compared with.
     path
@@ -48,10 +48,11 @@ def draw(report: Report, baseline: str, path: Path) -> None:
     """
     from matplotlib.figure import Figure  # here, for it is an extra and slow to import
 
+    runs_with_arms = [run for run in report.runs if run.arms]
     groups: dict[str, list[Run]] = {}
-    for run in report.runs:
+    for run in runs_with_arms:
         groups.setdefault(run.workload, []).append(run)
-    tall = max(len(run.arms) for run in report.runs)
+    tall = max(len(run.arms) for run in runs_with_arms)
     figure = Figure(figsize=(13, 0.9 + len(groups) * (1.6 + 0.34 * tall)), layout="constrained")
     machine = report.machine
     where = f"one machine, {machine['cpu']}, {machine['cores']} cores, {report.date[:10]}"
@@ -63,7 +64,7 @@ def draw(report: Report, baseline: str, path: Path) -> None:
                 _draw_sizes(axes, runs, what)
             else:
                 _draw_ratios(axes, runs[0], what, baseline)
-    if len(report.runs) > len(groups):  # bars have names beside them
+    if len(runs_with_arms) > len(groups):  # bars have names beside them
         _draw_legend(figure, report)
     figure.savefig(path, dpi=130)
 

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
+from rich import progress
 from rich.console import Console, Group
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from rollferry.bench.results import FIGURES, ArmResult, Report, Run, Spread
 
-__all__ = ["describe", "end", "show_progress", "tables"]
+__all__ = ["Progress", "left_out_lines", "machine_line", "tables"]
 
 _MIB = 1 << 20
-_HINTS = {"put": "stored", "get": "rebuilt", "touch": "all read", "release": "given back", "remove": "deleted"}
+_HINTS = {
+    "put": "stored",
+    "get": "rebuilt",
+    "collect": "looked at",
+    "touch": "all read",
+    "release": "given back",
+    "remove": "deleted",
+}
 
 
-class Lines:
-    """Progress as a line for each workload.
+class Progress:
+    """How far a run is: a bar that goes when its work is done, or a line for each workload where there is no terminal.
+
+    Used as a context.
 
     Parameters
     ----------
@@ -33,29 +42,22 @@ class Lines:
     def __init__(self, console: Console, baseline: str) -> None:
         self._console = console
         self._baseline = baseline
+        self._bars = progress.Progress(
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(bar_width=24),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn("[dim]{task.fields[step]}"),
+            console=console,
+            transient=True,
+            disable=not console.is_terminal,
+        )
+        self._task = self._bars.add_task("", step="")
 
-    def begin(self, what: str, steps: int) -> None:  # noqa: ARG002  # bars count them
-        """Say what begins."""
-        self._console.print(f"{what} ...", highlight=False)
-
-    def step(self, what: str) -> None:
-        """Say nothing: there are many."""
-
-    def finish(self, run: Run) -> None:
-        """Print the tables of a batch."""
-        self._console.print(tables(run, self._baseline))
-
-
-class Bars(Lines):
-    """Progress as a bar that goes when its work is done."""
-
-    def __init__(self, console: Console, baseline: str, bars: Progress) -> None:
-        super().__init__(console, baseline)
-        self._bars = bars
-        self._task = bars.add_task("", step="")
-
-    def begin(self, what: str, steps: int) -> None:
-        """Start a new bar."""
+    def begin(self, what: str, steps: int = 0) -> None:
+        """Begin with something that takes so many steps; 0 where these aren't known."""
+        if self._bars.disable:
+            self._console.print(f"{what} ...", highlight=False)
         self._bars.remove_task(self._task)
         self._task = self._bars.add_task(what, total=steps or None, step="", completed=-1 if steps else 0)
 
@@ -63,29 +65,25 @@ class Bars(Lines):
         """Name the step that begins; the one before it is done."""
         self._bars.update(self._task, advance=1, step=what)
 
+    def finish(self, run: Run) -> None:
+        """Print the tables of a batch."""
+        self._console.print(tables(run, self._baseline))
 
-@contextmanager
-def show_progress(console: Console, baseline: str) -> Iterator[Lines]:
-    """Lend what shows how far a run is."""
-    if not console.is_terminal:
-        yield Lines(console, baseline)
-        return
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("[dim]{task.fields[step]}"),
-    )
-    with Progress(*columns, console=console, transient=True) as bars:
-        yield Bars(console, baseline, bars)
+    def __enter__(self) -> Self:
+        self._bars.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._bars.stop()
 
 
-def describe(report_machine: dict[str, Any]) -> str:
+def machine_line(machine: dict[str, Any]) -> str:
     """Name the machine in a line."""
     return (
-        f"{report_machine['cpu']}, {report_machine['cores']} cores, Linux {report_machine['kernel']}, "
-        f"Python {report_machine['python']}; a producer and a consumer process on this one machine"
+        f"{machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}, "
+        f"Python {machine['python']}; a producer and a consumer process on this one machine"
     )
 
 
@@ -99,7 +97,7 @@ def tables(run: Run, baseline: str) -> Group:
     return Group(*parts, *_remarks(run), "")
 
 
-def end(report: Report) -> Group:
+def left_out_lines(report: Report) -> Group:
     """Give what was left out of the whole."""
     return Group(*(Text(f"left out: {left.what}: {left.reason}", style="yellow") for left in report.left_out))
 

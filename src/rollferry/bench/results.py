@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, field
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
+from msgspec import field
 
 __all__ = ["FIGURES", "ArmResult", "Floor", "LeftOut", "Report", "Run", "Spread", "Trial"]
 
 #: The times of a trial, in the order in which they are taken.
-FIGURES = ("put", "get", "touch", "release", "remove")
+FIGURES = ("put", "get", "collect", "touch", "release", "remove")
 
 
-class Spread(NamedTuple):
+class Spread(msgspec.Struct, frozen=True):
     """Median, smallest and largest of some seconds."""
 
     median: float
@@ -25,14 +27,14 @@ class Spread(NamedTuple):
         return cls(median(seconds), min(seconds), max(seconds))
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
+class Trial(msgspec.Struct, frozen=True):
     """One batch handed over.
 
     Parameters
     ----------
-    put, get, touch, release, remove
-        Seconds: the batch stored, rebuilt, every byte of it read once, the result given back, what was stored removed.
+    put, get, collect, touch, release, remove
+        Seconds: the batch stored, rebuilt, young objects looked at by the cyclic collector, every byte of the batch read
+        once, the result given back, what was stored removed.
     put_phases, get_phases
         Seconds within put and get, where the arm knows them.
     stored_nbytes, ref_nbytes
@@ -45,6 +47,7 @@ class Trial:
 
     put: float
     get: float
+    collect: float
     touch: float
     release: float
     remove: float
@@ -59,8 +62,7 @@ class Trial:
     peaks_are_clean: bool
 
 
-@dataclass(slots=True)
-class ArmResult:
+class ArmResult(msgspec.Struct):
     """All trials of an arm on one batch.
 
     Parameters
@@ -98,8 +100,7 @@ class ArmResult:
         return {name: median(phases.get(name, 0.0) for phases in every) for name in every[0]}
 
 
-@dataclass(slots=True)
-class Floor:
+class Floor(msgspec.Struct):
     """What a put or get can't be faster than.
 
     Parameters
@@ -123,16 +124,14 @@ class Floor:
         return Spread.of(self.seconds)
 
 
-@dataclass(frozen=True, slots=True)
-class LeftOut:
+class LeftOut(msgspec.Struct, frozen=True):
     """What was not measured, and why."""
 
     what: str
     reason: str
 
 
-@dataclass(slots=True)
-class Run:
+class Run(msgspec.Struct):
     """All arms on one batch.
 
     Parameters
@@ -173,8 +172,7 @@ class Run:
         return None if other is None else _ratio(other.spread(figure), self.arms[name].spread(figure))
 
 
-@dataclass(slots=True)
-class Report:
+class Report(msgspec.Struct):
     """The whole.
 
     Parameters
@@ -198,15 +196,15 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """Give everything for JSON: raw trials, and their summaries beside them."""
-        whole = {"format": 1, **asdict(self)}
+        whole = {"format": 1, **msgspec.to_builtins(self)}
         for run, raw in zip(self.runs, whole["runs"], strict=True):
             for name, result in run.arms.items():
                 raw["arms"][name]["summary"] = {
-                    **{figure: result.spread(figure)._asdict() for figure in FIGURES},
+                    **{figure: msgspec.to_builtins(result.spread(figure)) for figure in FIGURES},
                     **{f"{figure}_over_floor": run.over_floor(name, figure) for figure in ("put", "get")},
                 }
             for name, floor in run.floors.items():
-                raw["floors"][name]["summary"] = floor.spread._asdict()
+                raw["floors"][name]["summary"] = msgspec.to_builtins(floor.spread)
         return whole
 
 

@@ -5,93 +5,46 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import shutil
+import signal
 import tempfile
-from collections.abc import Callable
-from contextlib import ExitStack
-from dataclasses import asdict
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import Protocol, Self, TypeVar
+from typing import Any, TypeVar
+
+import msgspec
 
 from rollferry.bench.arms import ARMS
-from rollferry.bench.children import Child, Refused, undisturbed
-from rollferry.bench.errors import BenchError, MismatchError
-from rollferry.bench.machine import describe_machine, describe_packages
+from rollferry.bench.children import Child, on_signal
+from rollferry.bench.errors import BenchError, MismatchError, Refused
+from rollferry.bench.machine import describe_packages
 from rollferry.bench.options import BenchOptions
-from rollferry.bench.pair import HandedOver, Pair, Terms
+from rollferry.bench.pair import Pair
 from rollferry.bench.plan import Planned, plan
-from rollferry.bench.results import ArmResult, Floor, LeftOut, Report, Run
+from rollferry.bench.report import Progress
+from rollferry.bench.results import ArmResult, Floor, LeftOut, Report, Run, Trial
 
-__all__ = ["Progress", "run_bench"]
+__all__ = ["run_bench"]
 
 Result = TypeVar("Result")
 Services = dict[str, dict[str, str]]
+HandedOver = tuple[Trial, str, list[str]]
 
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108  # a private directory of it is used
 _RAY_LEAST, _RAY_TIMES = 256 << 20, 4  # it frees removed objects late, and stores numbers of Python less compactly
 
 
-class Progress(Protocol):
-    """Where a run says how far it is."""
-
-    def begin(self, what: str, steps: int) -> None:
-        """Begin with something that takes so many steps."""
-
-    def step(self, what: str) -> None:
-        """Take the next step."""
-
-    def finish(self, run: Run) -> None:
-        """Show what was found on a batch."""
-
-
-class Workplace:
-    """Private directories, in shared memory and on a disk, that go with the block.
-
-    Parameters
-    ----------
-    environment
-        Variables of all children.
-    """
-
-    def __init__(self, environment: dict[str, str]) -> None:
-        base = _SHARED_MEMORY if os.access(_SHARED_MEMORY, os.W_OK) else None
-        self._environment = environment
-        self._memory = Path(tempfile.mkdtemp(prefix=f"rollferry-bench-{os.getpid()}-", dir=base))
-        self._disk = Path(tempfile.mkdtemp(prefix=f"rollferry-bench-{os.getpid()}-"))
-
-    def start_worker(self) -> Child:
-        """Start a producer or consumer."""
-        return Child("worker", log=self._disk / "worker.log", environment=self._environment)
-
-    def start_keeper(self, wanted: dict[str, object]) -> Child:
-        """Start the process that keeps the services."""
-        return Child("keeper", json.dumps(wanted), log=self._disk / "services.log", environment=self._environment)
-
-    def rooms(self) -> tuple[Path, Path]:
-        """Give new directories in shared memory and on the disk."""
-        return Path(tempfile.mkdtemp(dir=self._memory)), Path(tempfile.mkdtemp(dir=self._disk))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        with undisturbed():
-            for path in (self._memory, self._disk):
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def run_bench(options: BenchOptions, progress: Progress) -> Report:
+def run_bench(options: BenchOptions, machine: dict[str, Any], progress: Progress) -> Report:
     """Run the benchmark.
 
     Parameters
     ----------
     options
         What is asked for.
+    machine
+        What it runs on, for the report.
     progress
         Where it says how far it is.
 
@@ -111,32 +64,63 @@ def run_bench(options: BenchOptions, progress: Progress) -> Report:
     arms = [name for name in options.chosen_arms if name not in lacking]
     report = Report(
         date=datetime.now(UTC).astimezone().isoformat(timespec="seconds"),
-        machine=describe_machine(),
+        machine=machine,
         packages=describe_packages(arms),
-        options=asdict(options),
+        options=msgspec.to_builtins(options),
         left_out=[LeftOut(name, reason) for name, reason in lacking.items()],
     )
     # Ray takes this secret from the environment, so that nobody else can reach the Ray of this run.
     environment = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32), "RAY_USAGE_STATS_ENABLED": "0"}
-    with ExitStack() as stack:
-        place = stack.enter_context(Workplace(environment))
-        progress.begin("planning", 0)
-        planned, too_much = plan(options, arms, place.start_worker)
+    stack = ExitStack()
+    try:
+        memory, disk = (stack.enter_context(_directory(base)) for base in (_SHARED_MEMORY, None))
+        start = partial(Child, "worker", log=disk / "worker.log", environment=environment)
+        progress.begin("planning")
+        planned, too_much = plan(options, arms, start)
         report.left_out += too_much
         services: Services = {}
         if planned and any(ARMS[name].service for name in arms):
-            progress.begin("starting services", 0)
-            services = stack.enter_context(place.start_keeper(_wanted(arms, planned))).listen()
+            progress.begin("starting services")
+            wanted = json.dumps(_wanted(arms, planned))
+            keeper = Child("keeper", wanted, log=disk / "services.log", environment=environment)
+            services = stack.enter_context(keeper).listen()
         arms = _with_services(arms, services, report)
         if not (planned and arms):
             reasons = "; ".join(f"{left.what}: {left.reason}" for left in report.left_out)
             raise BenchError(f"there is nothing left to measure: {reasons}")
         for batch in planned:
-            run = Measurement(batch, options, services, place, progress).of(arms)
+            pair = partial(_pair, start, batch, memory, disk, lender=options.segment_at, services=services)
+            run = Measurement(batch, options, pair, progress).of(arms)
             report.runs.append(run)
             progress.finish(run)
-        progress.begin("ending", 0)
+        progress.begin("ending")
+    finally:
+        with on_signal(signal.SIGINT, signal.SIG_IGN):
+            stack.close()
     return report
+
+
+@contextmanager
+def _directory(base: str | Path | None) -> Iterator[Path]:
+    """Lend a private directory, which goes with the block; None is where temporary files are."""
+    if base == _SHARED_MEMORY and not os.access(base, os.W_OK):
+        base = None
+    prefix = f"rollferry-bench-{os.getpid()}-"
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=base, ignore_cleanup_errors=True) as path:
+        yield Path(path)
+
+
+@contextmanager
+def _pair(
+    start: Callable[[], Child], batch: Planned, memory: Path, disk: Path, *, lender: str, services: Services
+) -> Iterator[Pair]:
+    """Start a pair of processes, whose stores are empty, with directories of its own."""
+    with (
+        _directory(memory) as own_memory,
+        _directory(disk) as own_disk,
+        Pair(start, batch, memory=own_memory, disk=own_disk, lender=lender, services=services) as pair,
+    ):
+        yield pair
 
 
 class Measurement:
@@ -148,21 +132,21 @@ class Measurement:
         The batch.
     options
         What is asked for.
-    services
-        What each arm's service said of itself, by the arm's name.
-    place
-        Where processes and files go.
+    pair
+        Starts a pair of processes for it.
     progress
         Where it says how far it is.
     """
 
     def __init__(
-        self, batch: Planned, options: BenchOptions, services: Services, place: Workplace, progress: Progress
+        self,
+        batch: Planned,
+        options: BenchOptions,
+        pair: Callable[[], AbstractContextManager[Pair]],
+        progress: Progress,
     ) -> None:
-        self._batch = batch
         self._options = options
-        self._services = services
-        self._place = place
+        self._pair = pair
         self._progress = progress
         self._run = Run(batch.source.workload, batch.title, batch.source.samples, batch.nbytes)
 
@@ -181,13 +165,6 @@ class Measurement:
                 self._take_turns(pair)
         return run
 
-    def _pair(self) -> Pair:
-        """Start a pair of processes, whose stores are empty."""
-        memory, disk = self._place.rooms()
-        return Pair(
-            Terms(self._batch, memory, disk, self._options.segment_at, self._services), self._place.start_worker
-        )
-
     def _measure_cold(self, name: str) -> None:
         """Measure the first calls of an arm in processes of its own."""
 
@@ -204,7 +181,7 @@ class Measurement:
             self._leave_out(name, str(error))
         else:
             if handed is not None:
-                self._run.arms[name].cold = handed.trial
+                self._run.arms[name].cold = handed[0]
 
     def _take_turns(self, pair: Pair) -> None:
         """Do all trials; number 0 warms up."""
@@ -212,13 +189,27 @@ class Measurement:
         for name in list(run.arms):
             self._try(name, partial(pair.open, name))
         run.nbytes = pair.payload_nbytes()
+        measure_floors = True
         for number in range(trials + 1):
             for name in list(run.arms):
                 self._progress.step(f"{name}: trial {number} of {trials}" if number else f"{name}: warming up")
                 handed = self._try(name, partial(pair.hand_over, name))
                 if handed is not None:
                     _note(run.arms[name], handed, number)
-            _note_floors(run, pair.floors(run.nbytes), number)
+            if measure_floors:
+                measure_floors = self._floors(pair, number)
+
+    def _floors(self, pair: Pair, number: int) -> bool:
+        """Measure the floors; number 0 warms up. False if they can't be, which is noted."""
+        run = self._run
+        try:
+            measured = pair.floors(run.nbytes)
+        except Refused as error:
+            run.left_out.append(LeftOut("floors", str(error)))
+            return False
+        for name, (title, against, seconds) in measured.items() if number else ():
+            run.floors.setdefault(name, Floor(name, title, against)).seconds.append(seconds)
+        return True
 
     def _try(self, name: str, work: Callable[[], Result]) -> Result | None:
         """Do something with an arm; leave the arm out if it fails."""
@@ -238,10 +229,10 @@ class Measurement:
 
 def _wanted(arms: list[str], planned: list[Planned]) -> dict[str, object]:
     """Say which services to start."""
-    room = max(batch.nbytes for batch in planned)
+    largest = max(batch.nbytes for batch in planned)
     return {
         "masters": [name for name in arms if ARMS[name].service == "mooncake"],
-        "ray": _RAY_LEAST + _RAY_TIMES * room if any(ARMS[name].service == "ray" for name in arms) else 0,
+        "ray": _RAY_LEAST + _RAY_TIMES * largest if any(ARMS[name].service == "ray" for name in arms) else 0,
     }
 
 
@@ -260,22 +251,10 @@ def _with_services(arms: list[str], services: Services, report: Report) -> list[
 
 def _note(result: ArmResult, handed: HandedOver, number: int) -> None:
     """Add a trial; number 0 warms up."""
+    trial, fidelity, notes = handed
     if number:
-        result.trials.append(handed.trial)
+        result.trials.append(trial)
     else:
-        result.warmup = handed.trial
-    if handed.notes:
-        result.fidelity, result.notes = handed.fidelity, handed.notes
-
-
-def _note_floors(run: Run, seconds: dict[str, float], number: int) -> None:
-    """Add what was measured of the floors; number 0 warms up."""
-    for name, figure in seconds.items():
-        kind, _, threads = name.partition("-")
-        title, against = {
-            "copy": (f"copying it, {threads} thread{'s' * (threads != '1')}", "put"),
-            "views": ("making its views in C", "get"),
-        }[kind]
-        floor = run.floors.setdefault(name, Floor(name, title, against))
-        if number:
-            floor.seconds.append(figure)
+        result.warmup = trial
+    if notes:
+        result.fidelity, result.notes = fidelity, notes

@@ -6,6 +6,7 @@ Answers go to the file descriptor that is its argument. Standard output and erro
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import sys
@@ -14,12 +15,14 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
+
 import rollferry
-from rollferry.bench.arms import ARMS, Arm, Place
+from rollferry.bench.arms import ARMS, Arm, ArmSetup
 from rollferry.bench.errors import MismatchError
 from rollferry.bench.fidelity import judge
-from rollferry.bench.floors import CopyFloor, ViewsFloor
-from rollferry.bench.memory import peak_nbytes, reset_peak, resident_nbytes
+from rollferry.bench.floors import CopyFloor, Measured, ViewsFloor
+from rollferry.bench.machine import peak_nbytes, reset_peak, resident_nbytes
 from rollferry.bench.touch import touch
 from rollferry.bench.workloads import Batch, Source
 
@@ -37,25 +40,35 @@ class Worker:
         self._copies: CopyFloor | None = None
         self._views: ViewsFloor | None = None
 
-    def open(self, arm: str, place: dict[str, Any]) -> dict[str, Any]:
+    def open(self, arm: str, setup: dict[str, Any]) -> dict[str, Any]:
         """Set up an arm."""
-        self._arms[arm] = ARMS[arm](Place(**place))
+        self._arms[arm] = ARMS[arm](msgspec.convert(setup, ArmSetup))
         gc.freeze()  # modules are here to stay; collections before each call need not walk them
         return {}
 
     def prepare(self, source: dict[str, Any]) -> dict[str, Any]:
         """Note where the batch comes from."""
-        self._source, self._batch = Source(**source), None
+        self._source, self._batch = msgspec.convert(source, Source), None
         return {}
 
-    def describe(self) -> dict[str, Any]:
-        """Make the batch; say how many bytes it has, without and with the Python objects around them."""
+    def measure(self, source: dict[str, Any], least_nbytes: int) -> dict[str, Any]:
+        """Say what a sample takes, by a batch of as many payload bytes at least, or by the file."""
+        sample = msgspec.convert(source, Source)
+        if sample.needs:
+            importlib.import_module(sample.needs)  # before memory is looked at: it isn't the batch's
+        if not sample.file:
+            per_sample = max(payload_nbytes(sample.make()), 1) / sample.samples  # which imports everything else
+            enough = max(sample.samples, round(least_nbytes / per_sample))
+            sample = msgspec.structs.replace(sample, samples=enough)
         before = resident_nbytes()
-        batch = self._made()
+        batch = sample.make()
         objects = resident_nbytes() - before
-        with rollferry.connect("inproc://", allow_pickle=self._source.allow_pickle) as ferry:
-            nbytes = sum(field.nbytes for field in ferry.explain(batch))
-        return {"nbytes": nbytes, "objects_nbytes": objects}
+        nbytes = max(payload_nbytes(batch, allow_pickle=sample.allow_pickle), 1)
+        return {"per_sample": nbytes / max(sample.samples, 1), "objects": max(1.0, objects / nbytes)}
+
+    def payload(self) -> dict[str, Any]:
+        """Say how many payload bytes the batch has."""
+        return {"nbytes": payload_nbytes(self._made(), allow_pickle=self._source.allow_pickle)}
 
     def put(self, arm: str) -> dict[str, Any]:
         """Put the batch."""
@@ -74,11 +87,18 @@ class Worker:
         return figures | {"ref": text, "ref_nbytes": len(text), "stored_nbytes": stored, "peaks_are_clean": clean}
 
     def get(self, arm: str, ref: str) -> dict[str, Any]:
-        """Get the batch, touch it, compare it, and release it."""
+        """Get the batch, let the collector look at it, touch it, compare it, and release it."""
         way = self._arms[arm]
         loaded = way.load(ref)
         before, clean = resident_nbytes(), reset_peak()
-        batch, get_seconds = timed(way.get, loaded)
+        # Nothing is allocated that could start the collector between the end of get and its collection: `get` may have
+        # paused it, and what it then has to look at is to be seen.
+        gc.collect()
+        start = time.perf_counter()
+        batch = way.get(loaded)
+        done = time.perf_counter()
+        gc.collect(0)
+        collected = time.perf_counter()
         phases = way.phases()
         del loaded
         _, touch_seconds = timed(touch, batch)
@@ -86,8 +106,9 @@ class Worker:
         fidelity, notes = judge(batch, self._made(), exact=way.exact)
         _, release_seconds = timed(way.release, batch)
         return {
-            "get": get_seconds,
+            "get": done - start,
             "get_phases": phases,
+            "collect": collected - done,
             "touch": touch_seconds,
             "release": release_seconds,
             "consumer_before": before,
@@ -103,13 +124,13 @@ class Worker:
         _, seconds = timed(way.remove, ref)
         return {"remove": seconds}
 
-    def copies(self, nbytes: int, directory: str) -> dict[str, Any]:
+    def copies(self, nbytes: int, directory: str) -> Measured:
         """Measure the floor of put."""
         if self._copies is None:
             self._copies = CopyFloor(nbytes, directory)
         return self._copies.measure()
 
-    def views(self) -> dict[str, Any]:
+    def views(self) -> Measured:
         """Measure the floor of get."""
         if self._views is None:
             self._views = ViewsFloor(self._made())
@@ -128,6 +149,12 @@ class Worker:
         if self._batch is None:
             self._batch = self._source.make()
         return self._batch
+
+
+def payload_nbytes(batch: Batch, *, allow_pickle: bool = False) -> int:
+    """Give the payload bytes of a batch, as rollferry would store it."""
+    with rollferry.connect("inproc://", allow_pickle=allow_pickle) as ferry:
+        return sum(field.nbytes for field in ferry.explain(batch))
 
 
 def timed(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from rollferry.files import load_batch
@@ -185,8 +186,7 @@ WORKLOADS: dict[str, Workload] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(msgspec.Struct, frozen=True):
     """Where both processes take a batch from: a workload of so many samples, or a file.
 
     Parameters
@@ -205,6 +205,13 @@ class Source:
     samples: int
     file: str = ""
     allow_pickle: bool = False
+
+    @property
+    def needs(self) -> str:
+        """Package that has to be installed, or nothing."""
+        if self.file:
+            return "torch" if self.file.lower().endswith(".pt") else ""
+        return WORKLOADS[self.workload].needs
 
     def make(self) -> Batch:
         """Make or read the batch."""

@@ -20,7 +20,7 @@ def bench(
     trials: Annotated[int, typer.Option(min=1, help="Trials that count, after one that warms up.")] = _TRIALS,
     samples: Annotated[int, typer.Option(min=0, help="Samples of each batch, instead of the usual number.")] = 0,
     size: Annotated[str, typer.Option(help="Payload bytes instead, such as 64mb; or a sweep, such as 1mb..2gb.")] = "",
-    sweep: Annotated[bool, typer.Option("--sweep", help="Sweep sizes from 1 MiB to 2 GiB, as memory allows.")] = False,
+    sweep: Annotated[bool, typer.Option("--sweep", help="Short for --size 1mb..2gb, as memory allows.")] = False,
     file: Annotated[Path | None, typer.Option(help="A batch of your own: .npz, .json, .pt or .pkl.")] = None,
     allow_pickle: Annotated[
         bool, typer.Option("--allow-pickle", help="Unpickle the file, which runs code: if you trust it.")
@@ -31,7 +31,9 @@ def bench(
     memory: Annotated[str, typer.Option(help="Most memory to take; larger batches are left out.")] = _MEMORY,
     baseline: Annotated[str, typer.Option(help="Way that the others are compared with.")] = "pickle-shm",
     cold: Annotated[bool, typer.Option(help="Measure first calls of fresh processes, too.")] = True,
-    quick: Annotated[bool, typer.Option("--quick", help="Small batches: only to see that it works.")] = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Batches of 8 MiB at most: only to see that it works.")
+    ] = False,
     listing: Annotated[bool, typer.Option("--list", help="Name ways and batches, and end.")] = False,
     json_file: Annotated[Path | None, typer.Option("--json", help="Where to write every trial.")] = None,
     png: Annotated[Path | None, typer.Option(help="Where to draw the picture; needs matplotlib.")] = None,
@@ -44,8 +46,7 @@ def bench(
 
     from rollferry import RollferryError
     from rollferry.bench.options import BenchOptions
-    from rollferry.bench.session import bench as run
-    from rollferry.bench.session import choices
+    from rollferry.bench.session import choices, run_and_show
 
     if listing:
         Console().print(choices())
@@ -65,9 +66,11 @@ def bench(
             baseline=baseline,
             cold=cold,
             quick=quick,
+            json_file=str(json_file or ""),
+            png=str(png or ""),
         )
-        run(options, json_file=json_file, picture=png)
-    except (RollferryError, ValueError) as error:
+        run_and_show(options)
+    except (RollferryError, ValueError, OSError) as error:
         typer.echo(f"rollferry bench: {error}", err=True)
         raise typer.Exit(1) from None
     except KeyboardInterrupt:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from rollferry.bench.arms.base import Arm, Place
+from rollferry.bench.arms.base import Arm, ArmSetup
 from rollferry.bench.arms.ferries import Mooncake, Ray, SharedMemory, SharedMemoryLazy, SharedMemoryReadonly
 from rollferry.bench.arms.pickles import PickleDisk, PickleMemory
 from rollferry.bench.arms.ray_objects import RayObjects
 from rollferry.bench.arms.structured import MooncakeStructured
 
-__all__ = ["ARMS", "Arm", "Place"]
+__all__ = ["ARMS", "Arm", "ArmSetup"]
 
 ARMS: dict[str, type[Arm]] = {
     "shm": SharedMemory,

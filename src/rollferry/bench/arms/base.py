@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import importlib.util
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from importlib import metadata
 from typing import Any, ClassVar
 
+import msgspec
+
 from rollferry.bench.workloads import Batch
 
-__all__ = ["Arm", "Place"]
+__all__ = ["Arm", "ArmSetup"]
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class ArmSetup(msgspec.Struct, frozen=True):
     """Where and how an arm works in one of the two processes.
 
     Parameters
@@ -23,7 +23,7 @@ class Place:
         ``"producer"`` or ``"consumer"``.
     memory, disk
         Private directories in shared memory and on a disk.
-    room
+    payload_nbytes
         Bytes of payload that the arm has to carry.
     lends
         Whether this side lends memory to a store that lives in the memory of its clients.
@@ -36,14 +36,14 @@ class Place:
     side: str
     memory: str
     disk: str
-    room: int
+    payload_nbytes: int
     lends: bool
     allow_pickle: bool
     service: dict[str, str]
 
 
 class Arm(ABC):
-    """One way to hand a batch over. Made once in each process, from its `Place`; used by one thread.
+    """One way to hand a batch over. Made once in each process, from its `ArmSetup`; used by one thread.
 
     Only `put`, `get`, `release` and `remove` are timed. References cross between the processes as text, which `export`
     and `load` take care of, outside the timed parts.
@@ -63,7 +63,7 @@ class Arm(ABC):
     remark: ClassVar[str] = ""
 
     @abstractmethod
-    def __init__(self, place: Place) -> None: ...
+    def __init__(self, setup: ArmSetup) -> None: ...
 
     @classmethod
     def missing(cls) -> str:
@@ -73,14 +73,14 @@ class Arm(ABC):
         return ""
 
     @classmethod
-    def version(cls) -> str:
-        """Give the name and version of what it measures."""
+    def version(cls) -> tuple[str, str] | None:
+        """Give the name and version of what it measures, if that isn't part of Python or rollferry."""
         for name in cls.distributions:
             try:
-                return f"{name} {metadata.version(name)}"
+                return name, metadata.version(name)
             except metadata.PackageNotFoundError:
                 continue
-        return ""
+        return None
 
     @abstractmethod
     def put(self, batch: Batch) -> Any:

@@ -6,8 +6,8 @@ import os
 from typing import ClassVar
 
 import rollferry
-from rollferry.bench.arms.base import Arm, Place
-from rollferry.bench.arms.stores import MOONCAKE, buffer_nbytes, segment_nbytes
+from rollferry.bench.arms.base import Arm, ArmSetup
+from rollferry.bench.arms.stores import MOONCAKE, client_nbytes
 from rollferry.bench.workloads import Batch
 
 __all__ = ["Mooncake", "Ray", "SharedMemory", "SharedMemoryLazy", "SharedMemoryReadonly"]
@@ -20,11 +20,11 @@ class FerryArm(Arm):
     lazy: ClassVar[bool] = False
     readonly: ClassVar[bool] = False
 
-    def __init__(self, place: Place) -> None:
-        self._ferry = rollferry.connect(self.url(place), namespace="bench", allow_pickle=place.allow_pickle)
+    def __init__(self, setup: ArmSetup) -> None:
+        self._ferry = rollferry.connect(self.url(setup), namespace="bench", allow_pickle=setup.allow_pickle)
 
     @staticmethod
-    def url(place: Place) -> str:
+    def url(setup: ArmSetup) -> str:
         """Give the engine's URL."""
         raise NotImplementedError
 
@@ -57,11 +57,10 @@ class SharedMemory(FerryArm):
     """shm://, rows cut by get."""
 
     title = "rollferry shm://"
-    holds = 1.0
 
     @staticmethod
-    def url(place: Place) -> str:
-        return f"shm://{os.path.join(place.memory, 'ferry')}"
+    def url(setup: ArmSetup) -> str:
+        return f"shm://{os.path.join(setup.memory, 'ferry')}"
 
 
 class SharedMemoryLazy(SharedMemory):
@@ -91,8 +90,8 @@ class Ray(FerryArm):
     remark = "the first put in a cluster starts its actors"
 
     @staticmethod
-    def url(place: Place) -> str:
-        return f"ray://{place.service['address']}"
+    def url(setup: ArmSetup) -> str:
+        return f"ray://{setup.service['address']}"
 
 
 class Mooncake(FerryArm):
@@ -106,7 +105,9 @@ class Mooncake(FerryArm):
     remark = "computes and checks checksums, as it does by default on a network"
 
     @staticmethod
-    def url(place: Place) -> str:
-        segment = segment_nbytes(place.room) if place.lends else 0
-        options = f"metrics={place.service['metrics_port']}&segment={segment}&buffer={buffer_nbytes(place.room)}"
-        return f"mooncake://{place.service['master']}?{options}"
+    def url(setup: ArmSetup) -> str:
+        segment = client_nbytes(setup.payload_nbytes) if setup.lends else 0
+        options = (
+            f"metrics={setup.service['metrics_port']}&segment={segment}&buffer={client_nbytes(setup.payload_nbytes)}"
+        )
+        return f"mooncake://{setup.service['master']}?{options}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 
-from rollferry.bench.arms.base import Arm, Place
+from rollferry.bench.arms.base import Arm, ArmSetup
 from rollferry.bench.workloads import Batch
 
 __all__ = ["PickleDisk", "PickleMemory"]
@@ -15,15 +15,14 @@ class PickleMemory(Arm):
     """A file in shared memory."""
 
     title = "pickle 5 in /dev/shm"
-    holds = 1.0
 
-    def __init__(self, place: Place) -> None:
-        self._path = os.path.join(self.directory(place), "batch.pickle")
+    def __init__(self, setup: ArmSetup) -> None:
+        self._path = os.path.join(self.directory(setup), "batch.pickle")
 
     @staticmethod
-    def directory(place: Place) -> str:
+    def directory(setup: ArmSetup) -> str:
         """Give where the file lies."""
-        return place.memory
+        return setup.memory
 
     def put(self, batch: Batch) -> str:
         with open(self._path, "wb") as file:
@@ -50,5 +49,5 @@ class PickleDisk(PickleMemory):
     remark = "without fsync: written to, and read from, the page cache"
 
     @staticmethod
-    def directory(place: Place) -> str:
-        return place.disk
+    def directory(setup: ArmSetup) -> str:
+        return setup.disk

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from rollferry.bench.arms.base import Arm, Place
+from rollferry.bench.arms.base import Arm, ArmSetup
 from rollferry.bench.workloads import Batch
 
 __all__ = ["RayObjects"]
@@ -42,13 +42,13 @@ class RayObjects(Arm):
     holds = 1.5
     remark = "arrays come back read-only; Ray frees removed objects later"
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, setup: ArmSetup) -> None:
         import ray  # here, for it is an extra
 
         self._ray: Any = ray
         if not ray.is_initialized():
             ray.init(
-                address=place.service["address"],
+                address=setup.service["address"],
                 namespace=_NAMESPACE,
                 log_to_driver=False,
                 logging_level=logging.ERROR,

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-__all__ = ["MOONCAKE", "buffer_nbytes", "segment_nbytes"]
+__all__ = ["MOONCAKE", "client_nbytes"]
 
 MOONCAKE = ("mooncake-transfer-engine-non-cuda", "mooncake-transfer-engine")
 
 _LEAST = 128 << 20
 
 
-def segment_nbytes(room: int) -> int:
-    """Give the size of the segment that one side lends: room for payloads stored less compactly than expected."""
-    return _LEAST + 3 * room
+def client_nbytes(payload_nbytes: int) -> int:
+    """Give the size of the segment that one side lends, and of the registered memory for the puts and gets of each client.
 
-
-def buffer_nbytes(room: int) -> int:
-    """Give the size of the registered memory that each client keeps for its puts and gets."""
-    return _LEAST + 3 * room
+    It has room for payloads that are stored less compactly than expected.
+    """
+    return _LEAST + 3 * payload_nbytes

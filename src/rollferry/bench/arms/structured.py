@@ -6,8 +6,8 @@ import json
 import urllib.request
 from typing import Any
 
-from rollferry.bench.arms.base import Arm, Place
-from rollferry.bench.arms.stores import MOONCAKE, buffer_nbytes, segment_nbytes
+from rollferry.bench.arms.base import Arm, ArmSetup
+from rollferry.bench.arms.stores import MOONCAKE, client_nbytes
 from rollferry.bench.errors import BenchError
 from rollferry.bench.workloads import Batch
 
@@ -32,21 +32,21 @@ class MooncakeStructured(Arm):
     service = "mooncake"
     holds = 2.5
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, setup: ArmSetup) -> None:
         from mooncake import structured_object_store as structured  # here, for it is an extra
         from mooncake.store import MooncakeDistributedStore
 
         self._structured: Any = structured
-        self._metrics = f"http://{place.service['metrics']}/metrics"
+        self._metrics = f"http://{setup.service['metrics']}/metrics"
         self._store: Any = MooncakeDistributedStore()
         config = {
             "local_hostname": "127.0.0.1",
             "metadata_server": "P2PHANDSHAKE",
-            "global_segment_size": str(segment_nbytes(place.room) if place.lends else 0),
-            "local_buffer_size": str(buffer_nbytes(place.room)),
+            "global_segment_size": str(client_nbytes(setup.payload_nbytes) if setup.lends else 0),
+            "local_buffer_size": str(client_nbytes(setup.payload_nbytes)),
             "protocol": "tcp",
             "rdma_devices": "",
-            "master_server_addr": place.service["master"],
+            "master_server_addr": setup.service["master"],
         }
         status = self._store.setup(config)
         if status != 0:
