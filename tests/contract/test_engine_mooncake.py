@@ -221,7 +221,7 @@ def close_at_work(ferry: rollferry.Ferry) -> None:
         thread.join()
     finally:
         threading.excepthook = hook
-    assert client._closed
+    assert client.closed
     assert [issubclass(error.exc_type, rollferry.FerryClosedError) for error in errors] == [True]
 
 

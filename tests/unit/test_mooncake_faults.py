@@ -310,7 +310,7 @@ def test_close_that_waits_keeps_nobody_else_waiting(store: FakeStore) -> None:
     connecting = [threading.Thread(target=lambda: again.append(module.connect(old))) for _ in range(3)]
     with client.at_work():
         closing.start()
-        while not client._closed:
+        while not client.closed:
             pass
         module.connect(other).close()  # others come and go
         assert store.closed == 1

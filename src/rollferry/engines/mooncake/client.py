@@ -4,8 +4,7 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rollferry.engines.mooncake.options import Options
@@ -49,6 +48,7 @@ STATUS = {
 PASSING = frozenset({-703, -707, -800})  # what may be over the next time
 AT_ONCE = 32  # objects in one call: each may take a connection
 PAUSES = (0.05, 0.2, 0.5)  # seconds before each further attempt
+CLOSE_SECONDS = 0.002  # between looks whether calls are over
 GIVES_UP_SECONDS = 55.0  # Mooncake waits for a transfer for 60, and then lets it go on by itself
 Transfer = Callable[[list[str], list[list[int]], list[list[int]]], list[int]]  # keys, addresses, sizes -> statuses
 
@@ -69,9 +69,9 @@ class Client:
         hostname = check_surroundings(options)
         limit_waits(options.timeout)
         self._pid = os.getpid()
-        self._idle = threading.Condition()
-        self._working = 0
-        self._closed = False
+        self.working: dict[object, None] = {}  # whoever is at work
+        self.closed = False
+        self._gone = False  # Mooncake's own part
         self.store: Any = module.MooncakeDistributedStore()
         config = {
             "local_hostname": hostname,
@@ -97,21 +97,11 @@ class Client:
         self.pool = Pool(self._register, self._unregister, options.buffer)
         self.borrowed = Borrowed(self._register, self._unregister)
 
-    @contextmanager
-    def at_work(self) -> Iterator[None]:
+    def at_work(self) -> "AtWork":
         """Keep the client open meanwhile. Raises EngineError in the child of a fork, and where it is closed."""
         if os.getpid() != self._pid:
             raise forked()
-        with self._idle:
-            if self._closed:
-                raise FerryClosedError("the engine is closed; connect again")
-            self._working += 1
-        try:
-            yield
-        finally:
-            with self._idle:
-                self._working -= 1
-                self._idle.notify_all()
+        return AtWork(self)
 
     def put(self, key: str, addresses: Sequence[int], sizes: Sequence[int], bundle_nbytes: int) -> None:
         """Store one object, put together from registered memory: all of it, or none and EngineError."""
@@ -258,10 +248,11 @@ class Client:
             if self.users:
                 return
         try:
-            with self._idle:
-                self._closed = True
-                self._idle.wait_for(lambda: not self._working)
+            self.closed = True
+            while self.working:
+                time.sleep(CLOSE_SECONDS)
             self.pool.close()
+            self._gone = True
             self.store.close()
         finally:
             with CHANGED:
@@ -293,7 +284,32 @@ class Client:
             raise failure(status, f"{nbytes:,} bytes of memory can't be registered; is 'ulimit -l' too low?")
 
     def _unregister(self, address: int) -> None:
-        self.store.unregister_buffer(address)
+        if not self._gone:  # what results hold may come back later
+            self.store.unregister_buffer(address)
+
+
+class AtWork:
+    """Keeps a client open as long as it is entered.
+
+    By steps that no exception of a signal handler can come between, which a lock or a generator would not be.
+
+    Parameters
+    ----------
+    client
+        The client.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    def __enter__(self) -> None:
+        self._client.working[self] = None
+        if self._client.closed:
+            del self._client.working[self]
+            raise FerryClosedError("the engine is closed; connect again")
+
+    def __exit__(self, *_: object) -> None:
+        del self._client.working[self]
 
 
 class Tries:

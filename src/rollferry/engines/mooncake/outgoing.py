@@ -1,8 +1,8 @@
 """Objects on their way out: what they are made of, and the thread that sends them."""
 
-from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from queue import SimpleQueue
+from threading import Thread
 from typing import Self
 
 from rollferry.engines.mooncake.client import Client
@@ -81,45 +81,61 @@ class Sender:
     def __init__(self, client: Client, bundle_nbytes: int) -> None:
         self._client = client
         self._bundle_nbytes = bundle_nbytes
-        self._thread = ThreadPoolExecutor(1, "rollferry-send")
-        self._waiting: deque[Future[None]] = deque()
+        # Queues, as an exception of a signal handler can leave other locks of Python's locked for good.
+        self._queue: SimpleQueue[tuple[str, Outgoing] | None] = SimpleQueue()
+        self._outcomes: SimpleQueue[BaseException | None] = SimpleQueue()
         self._ended = False
+        self._pending = 0
+        self._thread = Thread(target=self._run, name="rollferry-send", daemon=True)
         self.keys: list[str] = []
 
     def send(self, key: str, outgoing: Outgoing) -> None:
         """Send an object that is complete, and release it. Raises what sending an earlier one raised."""
         self.keys.append(key)
-        try:
-            self._waiting.append(self._thread.submit(self._put, key, outgoing))
-        except BaseException:
-            outgoing.release()
-            raise
-        while len(self._waiting) > AHEAD or (self._waiting and self._waiting[0].done()):
-            self._waiting.popleft().result()
+        self._queue.put((key, outgoing))
+        self._pending += 1
+        self._wait(AHEAD)
 
     def finish(self) -> None:
         """Wait until everything is sent. Raises what sending raised."""
-        while self._waiting:
-            self._waiting.popleft().result()
+        self._wait(0)
 
-    def _put(self, key: str, outgoing: Outgoing) -> None:
-        try:
-            if not self._ended:
-                self._client.put(key, outgoing.addresses, outgoing.sizes, self._bundle_nbytes)
-        finally:
+    def _wait(self, most: int) -> None:
+        while self._pending > most:
+            error = self._outcomes.get()
+            self._pending -= 1
+            if error is not None:
+                raise error
+
+    def _run(self) -> None:
+        while (item := self._queue.get()) is not None:
+            key, outgoing = item
+            error = None
+            try:
+                if not self._ended:
+                    self._client.put(key, outgoing.addresses, outgoing.sizes, self._bundle_nbytes)
+            except BaseException as raised:  # noqa: BLE001  # raised again by the one who waits
+                error = raised
+                self._ended = True
             outgoing.release()
+            self._outcomes.put(error)
 
     def __enter__(self) -> Self:
+        try:
+            self._thread.start()
+        except BaseException:
+            self._queue.put(None)  # it may have started, and an exception come from elsewhere
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
         # Memory is given back after this, so nothing may make it end before the thread does.
         self._ended = True
+        self._queue.put(None)
         interrupted: BaseException | None = None
-        while True:
+        while self._thread.is_alive():
             try:
-                self._thread.shutdown(wait=True)
-                break
+                self._thread.join()
             except BaseException as error:  # noqa: BLE001  # a signal handler's, raised below
                 interrupted = error
         if interrupted is not None:

@@ -29,7 +29,7 @@ class Region:
         self.memory = allocate(nbytes)
         self.nbytes = nbytes
         self.address = self.memory.ctypes.data
-        self.registered = False
+        self.registration: weakref.finalize[..., Region] | None = None  # ends it if the region gets lost
 
 
 class Pool:
@@ -55,6 +55,7 @@ class Pool:
         self._registered = 0
         self._doubtful: set[int] = set()
         self._retired: list[Region] = []  # as long as the pool, and with it Mooncake's client, is there
+        self._lost: deque[int] = deque()  # bytes of regions that a signal handler's exception made unreachable
         # Finalizers may run at any moment, also within the lock; so they only append, which needs none.
         self._returned: deque[Region] = deque()
 
@@ -76,10 +77,16 @@ class Pool:
                 self._free.remove(region)
                 return region
         region = Region(size)
-        self._register(region.address, region.nbytes)
         with self._lock:
-            region.registered = True
             self._registered += size
+            region.registration = weakref.finalize(region, self._lose, region.address, size)
+            region.registration.atexit = False
+        try:
+            self._register(region.address, region.nbytes)
+        except EngineError:
+            with self._lock:
+                self._forget(region)
+            raise
         return region
 
     def release(self, region: Region) -> None:
@@ -113,20 +120,32 @@ class Pool:
     def _collect(self) -> None:
         while self._returned:
             region = self._returned.popleft()
-            if region.registered and any(0 <= address - region.address < region.nbytes for address in self._doubtful):
+            if region.registration is None:
+                continue
+            if any(0 <= address - region.address < region.nbytes for address in self._doubtful):
                 self._retired.append(region)
-                region.registered = False  # it is, but the limit is for what is of use
-                self._registered -= region.nbytes
-            elif region.registered:
+                self._forget(region)  # it stays registered, but the limit is for what is of use
+            else:
                 self._free.append(region)
+        while self._lost:
+            self._registered -= self._lost.popleft()
         while self._free and (self._registered > self._limit or not self._limit):
             self._drop(self._free.pop(0))
 
     def _drop(self, region: Region) -> None:
-        if region.registered:
-            region.registered = False
-            self._registered -= region.nbytes
+        if region.registration is not None:
             self._unregister(region.address)
+            self._forget(region)
+
+    def _forget(self, region: Region) -> None:
+        if region.registration is not None:
+            region.registration.detach()
+            region.registration = None
+            self._registered -= region.nbytes
+
+    def _lose(self, address: int, nbytes: int) -> None:
+        self._unregister(address)
+        self._lost.append(nbytes)
 
 
 class Borrowed:
@@ -152,11 +171,12 @@ class Borrowed:
         with self._lock:
             if any(address < other + size and other < address + nbytes for other, size in self._taken.items()):
                 return False
+            self._taken[address] = nbytes
             try:
                 self._register(address, nbytes)
             except EngineError:
+                del self._taken[address]
                 return False
-            self._taken[address] = nbytes
             return True
 
     def retire(self, addresses: Iterable[int]) -> None:
@@ -165,9 +185,11 @@ class Borrowed:
             self._doubtful.update(addresses)
 
     def give_back(self, memory: Bytes) -> None:
-        """Unregister it."""
+        """Unregister it, if it was taken."""
         address, nbytes = memory.ctypes.data, len(memory)
         with self._lock:
+            if self._taken.get(address) != nbytes:
+                return
             if any(0 <= doubtful - address < nbytes for doubtful in self._doubtful):
                 self._retired.append(memory)
                 return

@@ -51,8 +51,8 @@ class MooncakeWriter:
         client.check_absent([root_key(self._key), *(chunk_key(self._key, number) for number in numbers)])
         for part in ready:
             if client.borrowed.take(part.memory):
-                self._work.callback(client.borrowed.give_back, part.memory)
                 self._ready.append(part)
+                self._work.callback(client.borrowed.give_back, part.memory)
         payload = [] if frame.chunk_nbytes else parts_of(0, frame.payload_nbytes, self._ready)
         self._root = Outgoing(client.pool, [HEADER_NBYTES, *payload, frame.manifest_nbytes])
         self._work.callback(self._root.release)
@@ -66,7 +66,7 @@ class MooncakeWriter:
             outgoing = Outgoing(self._client.pool, parts_of(start, start + nbytes, self._ready))
             try:
                 yield from outgoing.pieces
-            except GeneratorExit:
+            except BaseException:
                 outgoing.release()
                 raise
             sender.send(chunk_key(self._key, number), outgoing)
@@ -79,17 +79,20 @@ class MooncakeWriter:
             raise EngineError(f"the manifest has {len(manifest)} bytes, {self._frame.manifest_nbytes} were announced")
         self._root.pieces[0].data[:] = self._frame.dump()
         self._root.pieces[-1].data[:] = manifest
+        names = [chunk_key(self._key, number) for number in range(len(self._frame.chunk_sizes))]
         try:
             with self._client.at_work():
                 self._finish_chunks()
                 self._client.put(root_key(self._key), self._root.addresses, self._root.sizes, self._frame.nbytes)
+            self._end()
         except BaseException as error:
             try:
                 self.abort()
+                with self._client.at_work():
+                    self._client.discard([root_key(self._key), *names])
             except EngineError as second:
                 error.add_note(f"removing what was put failed too: {second}")
             raise
-        self._end()
 
     def _finish_chunks(self) -> None:
         sent = 0
