@@ -161,7 +161,7 @@ class Borrowed:
         self._register = register
         self._unregister = unregister
         self._lock = threading.Lock()
-        self._taken: dict[int, int] = {}  # address -> bytes
+        self._taken: dict[int, Bytes] = {}  # by address
         self._doubtful: set[int] = set()
         self._retired: list[Bytes] = []
 
@@ -169,9 +169,9 @@ class Borrowed:
         """Register memory; False where that can't be, and it is to be copied: another put has part of it, for example."""
         address, nbytes = memory.ctypes.data, len(memory)
         with self._lock:
-            if any(address < other + size and other < address + nbytes for other, size in self._taken.items()):
+            if any(address < other + len(taken) and other < address + nbytes for other, taken in self._taken.items()):
                 return False
-            self._taken[address] = nbytes
+            self._taken[address] = memory
             try:
                 self._register(address, nbytes)
             except EngineError:
@@ -188,7 +188,7 @@ class Borrowed:
         """Unregister it, if it was taken."""
         address, nbytes = memory.ctypes.data, len(memory)
         with self._lock:
-            if self._taken.get(address) != nbytes:
+            if self._taken.get(address) is not memory:
                 return
             if any(0 <= doubtful - address < nbytes for doubtful in self._doubtful):
                 self._retired.append(memory)

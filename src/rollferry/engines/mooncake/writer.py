@@ -50,9 +50,9 @@ class MooncakeWriter:
         numbers = range(len(frame.chunk_sizes))
         client.check_absent([root_key(self._key), *(chunk_key(self._key, number) for number in numbers)])
         for part in ready:
+            self._work.callback(client.borrowed.give_back, part.memory)
             if client.borrowed.take(part.memory):
                 self._ready.append(part)
-                self._work.callback(client.borrowed.give_back, part.memory)
         payload = [] if frame.chunk_nbytes else parts_of(0, frame.payload_nbytes, self._ready)
         self._root = Outgoing(client.pool, [HEADER_NBYTES, *payload, frame.manifest_nbytes])
         self._work.callback(self._root.release)
