@@ -46,6 +46,7 @@ def rollout(ferry: rollferry.Ferry, batches: int, samples: int) -> None:
 
 def train(ferry: rollferry.Ferry) -> None:
     """Get the batches of the references on the input, check them, and remove them."""
+    step = -1
     for step, ref in enumerate(sys.stdin):
         start = time.perf_counter()
         batch = ferry.get(ref)
@@ -55,6 +56,8 @@ def train(ferry: rollferry.Ferry) -> None:
                 raise SystemExit(f"step {step}: a row did not arrive as it was sent")
         ferry.remove(ref)
         print(f"step {step}: got {len(batch['tokens'])} samples in {took:.3f} s, all as they were sent", flush=True)
+    if step < 0:
+        raise SystemExit("no references came")
 
 
 def main() -> None:
@@ -64,13 +67,16 @@ def main() -> None:
     parser.add_argument("--batches", type=int, default=3)
     parser.add_argument("--samples", type=int, default=20_000, help="of each batch")
     options = parser.parse_args()
-    with rollferry.connect(options.url) as ferry:
-        if options.role == "lend":
-            lend()
-        elif options.role == "rollout":
-            rollout(ferry, options.batches, options.samples)
-        else:
-            train(ferry)
+    try:
+        with rollferry.connect(options.url) as ferry:
+            if options.role == "lend":
+                lend()
+            elif options.role == "rollout":
+                rollout(ferry, options.batches, options.samples)
+            else:
+                train(ferry)
+    except rollferry.RollferryError as error:
+        raise SystemExit(f"{options.role}: {error}") from None
 
 
 if __name__ == "__main__":

@@ -3,14 +3,16 @@
     python examples/ray_pipeline.py --mode sync
     python examples/ray_pipeline.py --mode async
 
-sync: every step waits for all rollouts, then trains. async: each rollout actor starts on the next batch as soon as it is
-done, and the trainers take whatever is ready, one step stale at most. Attaches to the Ray of `ray start --head`, or to one
-of its own with --local.
+sync: every step waits for all rollouts, then trains. async: the rollout actors generate the next step while the trainers
+are at one. They begin it with the newest version there is, and not before the step before the one in training is done; so
+no sample is trained on at more than one version past its own, and no more than two steps are in the store.
+
+Attaches to the Ray at --address, or to the one that Ray takes for the current one, or starts one of its own with --local.
 """
 
 import argparse
+import secrets
 import time
-from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -20,8 +22,8 @@ import rollferry
 
 
 class Rollout:
-    def __init__(self, seed: int) -> None:
-        self.ferry = rollferry.connect("ray://")
+    def __init__(self, namespace: str, seed: int) -> None:
+        self.ferry = rollferry.connect("ray://", namespace=namespace)
         self.rng = np.random.default_rng(seed)
 
     def generate(self, version: int, samples: int) -> str:
@@ -38,8 +40,8 @@ class Rollout:
 
 
 class Trainer:
-    def __init__(self) -> None:
-        self.ferry = rollferry.connect("ray://")
+    def __init__(self, namespace: str) -> None:
+        self.ferry = rollferry.connect("ray://", namespace=namespace)
 
     def train(self, refs: list[str]) -> dict[str, float]:
         samples, waited, versions = 0, 0.0, []
@@ -58,43 +60,64 @@ class Trainer:
         return {"samples": samples, "get_ms": waited * 1e3, "oldest": min(versions)}
 
 
-def run_sync(rollouts: list[Any], trainers: list[Any], steps: int, samples: int) -> int:
-    total = 0
-    for step in range(steps):
-        refs = ray.get([rollout.generate.remote(step, samples) for rollout in rollouts], timeout=60)
-        shares = [refs[number :: len(trainers)] for number in range(len(trainers))]
-        results = ray.get(
-            [trainer.train.remote(share) for trainer, share in zip(trainers, shares, strict=True)], timeout=60
-        )
-        total += sum(result["samples"] for result in results)
-        print(f"step {step}: {total} samples, get {max(result['get_ms'] for result in results):.1f} ms")
-    return total
+class Run:
+    def __init__(self, options: argparse.Namespace, ferry: rollferry.Ferry, namespace: str) -> None:
+        self.steps, self.samples, self.ferry = options.steps, options.samples, ferry
+        self.rollouts = [ray.remote(Rollout).options(num_cpus=0).remote(namespace, n) for n in range(options.rollouts)]
+        self.trainers = [ray.remote(Trainer).options(num_cpus=0).remote(namespace) for _ in range(options.trainers)]
+        self.version = 0  # of the policy: how many steps were trained
+        self.total = self.staleness = self.most = 0
 
+    def train(self, refs: list[str]) -> list[Any]:
+        """Begin to train a step, shared among the trainers."""
+        self.count()
+        shares = [refs[number :: len(self.trainers)] for number in range(len(self.trainers))]
+        return [trainer.train.remote(share) for trainer, share in zip(self.trainers, shares, strict=True) if share]
 
-def run_async(rollouts: list[Any], trainers: list[Any], steps: int, samples: int) -> int:
-    total, step = 0, 0
-    started = Counter(dict.fromkeys(range(len(rollouts)), 1))
-    generating = {rollout.generate.remote(0, samples): number for number, rollout in enumerate(rollouts)}
-    training: list[Any] = []
-    while generating or training:
-        ready, _ = ray.wait([*generating, *training], timeout=60)
-        if not ready:
-            raise TimeoutError("nothing was ready within a minute")
-        for done in ready:
-            if done in generating:
-                number = generating.pop(done)
-                training.append(trainers[step % len(trainers)].train.remote([ray.get(done)]))
-                step += 1
-                if started[number] < steps:
-                    again = rollouts[number].generate.remote(started[number], samples)
-                    generating[again] = number
-                    started[number] += 1
-            else:
-                training.remove(done)
-                result = ray.get(done)
-                total += result["samples"]
-                print(f"trained on version {result['oldest']}: {total} samples, get {result['get_ms']:.1f} ms")
-    return total
+    def count(self) -> None:
+        """Count the bundles that are there."""
+        self.most = max(self.most, len(self.ferry.list()))
+
+    def trained(self, results: list[dict[str, float]]) -> None:
+        """Take the results of a step."""
+        self.total += sum(result["samples"] for result in results)
+        staleness = self.version - min(result["oldest"] for result in results)
+        self.staleness = max(self.staleness, staleness)
+        waited = max(result["get_ms"] for result in results)
+        print(f"step {self.version}: {self.total} samples, {staleness} versions stale, get {waited:.1f} ms")
+        self.version += 1
+
+    def sync(self) -> None:
+        while self.version < self.steps:
+            refs = [rollout.generate.remote(self.version, self.samples) for rollout in self.rollouts]
+            self.trained(ray.get(self.train(ray.get(refs, timeout=60)), timeout=60))
+
+    def overlapped(self) -> None:
+        begun = [0] * len(self.rollouts)  # steps that each actor has begun to generate
+        generating: dict[Any, int] = {}  # by which actor
+        ready: list[list[str]] = [[] for _ in range(self.steps)]  # references of each step
+        training: list[Any] = []
+        results: list[dict[str, float]] = []
+        while self.version < self.steps:
+            for number in set(range(len(begun))) - set(generating.values()):
+                if begun[number] < min(self.steps, self.version + 2):  # the one in training, or the one after it
+                    generating[self.rollouts[number].generate.remote(self.version, self.samples)] = number
+                    begun[number] += 1
+            if not training and len(ready[self.version]) == len(self.rollouts):
+                training = self.train(ready[self.version])
+            done, _ = ray.wait([*generating, *training], timeout=60)
+            if not done:
+                raise TimeoutError("nothing was ready within a minute")
+            if done[0] in generating:
+                number = generating.pop(done[0])
+                ready[begun[number] - 1].append(ray.get(done[0]))
+                self.count()
+                continue
+            training.remove(done[0])
+            results.append(ray.get(done[0]))
+            if not training:
+                self.trained(results)
+                results = []
 
 
 def main() -> None:
@@ -104,19 +127,28 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=2000, help="samples of each rollout actor and step")
     parser.add_argument("--rollouts", type=int, default=2)
     parser.add_argument("--trainers", type=int, default=2)
-    parser.add_argument("--local", action="store_true", help="start a Ray for this run")
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--address", default="", help="host:port of a Ray that runs")
+    where.add_argument("--local", action="store_true", help="start a Ray for this run")
     options = parser.parse_args()
     if options.local:
         ray.init(address="local", num_cpus=2, object_store_memory=512 << 20, include_dashboard=False)
-    ferry = rollferry.connect("ray://")  # attaches to a running Ray unless this process is attached
-    rollouts = [ray.remote(Rollout).options(num_cpus=0).remote(seed) for seed in range(options.rollouts)]
-    trainers = [ray.remote(Trainer).options(num_cpus=0).remote() for _ in range(options.trainers)]
-    run = run_sync if options.mode == "sync" else run_async
-    total = run(rollouts, trainers, options.steps, options.samples)
+    namespace = f"pipeline-{secrets.token_hex(4)}"  # others may use the cluster too
+    try:
+        ferry = rollferry.connect(f"ray://{options.address}", namespace=namespace)
+    except rollferry.EngineError as error:
+        raise SystemExit(f"{error}; --local starts a Ray for this run") from None
+    run = Run(options, ferry, namespace)
+    if options.mode == "sync":
+        run.sync()
+    else:
+        run.overlapped()
     expected = options.steps * options.rollouts * options.samples
-    left = ferry.usage().bundles
-    print(f"{options.mode}: trained on {total} of {expected} samples; {left} bundles left in the store")
-    if total != expected or left:
+    left = len(ferry.list())
+    print(f"{options.mode}: trained on {run.total} of {expected} samples, {run.staleness} versions stale at most")
+    print(f"{left} bundles left in the store, {run.most} seen there at most")
+    stale, steps = (0, 1) if options.mode == "sync" else (1, 2)
+    if run.total != expected or left or run.staleness > stale or run.most > steps * options.rollouts:
         raise SystemExit(1)
 
 

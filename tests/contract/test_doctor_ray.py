@@ -37,7 +37,7 @@ def actors() -> list[dict]:
 
 
 def test_healthy_cluster_stays_as_it_is(address: str) -> None:
-    report = Report(f"ray://{address}?namespace=nobody")
+    report = Report(f"ray://{address}?registry=nobody")
     assert report.status == 0, report.said
     assert report.named("warn") == ["object store"]  # 256 MiB are few
     assert "--object-store-memory" in report.checks["object store"]["advice"]
@@ -46,9 +46,9 @@ def test_healthy_cluster_stays_as_it_is(address: str) -> None:
 
 
 def test_registry_and_name_of_the_host(address: str) -> None:
-    with rollferry.connect("ray://?namespace=mine") as ferry:
+    with rollferry.connect("ray://?registry=mine") as ferry:
         ref = ferry.put({"x": [1, 2]})
-        report = Report(f"ray://localhost:{address.rpartition(':')[2]}?namespace=mine")
+        report = Report(f"ray://localhost:{address.rpartition(':')[2]}?registry=mine")
         assert report.status == 0, report.said
         assert report.checks["registry"]["found"].startswith("alive; 1 bundles")
         assert ferry.list() == [ref.id]
@@ -56,13 +56,13 @@ def test_registry_and_name_of_the_host(address: str) -> None:
 
 
 def test_registry_that_hangs(address: str) -> None:
-    with rollferry.connect("ray://?namespace=mine") as ferry:
+    with rollferry.connect("ray://?registry=mine") as ferry:
         ferry.list()
         actor = ray.get_actor(REGISTRY_NAME, namespace="mine")
         process = ray.get(actor.__ray_call__.remote(lambda _: os.getpid()), timeout=60)
         os.kill(process, signal.SIGSTOP)
         try:
-            report = Report(f"ray://{address}?namespace=mine&timeout=10")
+            report = Report(f"ray://{address}?registry=mine&timeout=10")
         finally:
             os.kill(process, signal.SIGCONT)
     assert report.named("fail") == ["registry"], report.said

@@ -82,7 +82,7 @@ class TestRay(EngineContract):
             word in request.node.name for word in ("threads", "usage", "readers", "outlives", "100003")
         ):
             chunk = "8kb"  # thousands of objects are no use to anybody
-        return f"ray://?namespace={namespace}&chunk={chunk}"
+        return f"ray://?registry={namespace}&chunk={chunk}"
 
 
 BATCH = {
@@ -94,7 +94,7 @@ BATCH = {
 GET_IN_DRIVER = """
 import sys, json, rollferry
 address, namespace, path = sys.argv[1:]
-ferry = rollferry.connect(f"ray://{address}?namespace={namespace}")
+ferry = rollferry.connect(f"ray://{address}?registry={namespace}")
 batch = ferry.get(open(path).read())
 print(json.dumps([batch["tokens"][3].sum().item(), repr(batch["rewards"]), repr(batch["metadata"])]))
 """
@@ -102,7 +102,7 @@ print(json.dumps([batch["tokens"][3].sum().item(), repr(batch["rewards"]), repr(
 
 class Worker:
     def __init__(self, namespace: str) -> None:
-        self.ferry = rollferry.connect(f"ray://?namespace={namespace}")
+        self.ferry = rollferry.connect(f"ray://?registry={namespace}")
 
     def put(self, path: str) -> int:
         Path(path).write_text(self.ferry.put(BATCH).to_json())
@@ -126,7 +126,7 @@ def test_ref_in_a_file_outlives_its_producer_in_actors_and_drivers(
     time.sleep(2)  # what Ray frees when a process dies is freed now
     assert json.loads(Path(path).read_text())["engine"] == "ray"
     assert_same(ray.get(consumer.get.remote(path), timeout=60), BATCH)
-    with rollferry.connect(f"ray://?namespace={namespace}") as ferry:
+    with rollferry.connect(f"ray://?registry={namespace}") as ferry:
         assert_same(ferry.get(Path(path).read_text()), BATCH)
     done = subprocess.run(
         [sys.executable, "-c", GET_IN_DRIVER, session, namespace, path], capture_output=True, text=True, timeout=120
@@ -139,17 +139,17 @@ def test_ref_of_another_driver_outlives_it(namespace: str, session: str, tmp_pat
     path = tmp_path / "ref.json"
     code = (
         "import sys, numpy as np, rollferry\n"
-        "ferry = rollferry.connect(f'ray://{sys.argv[1]}?namespace={sys.argv[2]}')\n"
+        "ferry = rollferry.connect(f'ray://{sys.argv[1]}?registry={sys.argv[2]}')\n"
         "open(sys.argv[3], 'w').write(ferry.put({'rows': [np.arange(100_000), np.arange(3)]}).to_json())\n"
     )
     subprocess.run([sys.executable, "-c", code, session, namespace, str(path)], check=True, timeout=120)
     time.sleep(2)
-    with rollferry.connect(f"ray://?namespace={namespace}") as ferry:
+    with rollferry.connect(f"ray://?registry={namespace}") as ferry:
         assert_same(ferry.get(path.read_text()), {"rows": [np.arange(100_000), np.arange(3)]})
 
 
 def test_hundred_rounds_return_to_the_base_line(namespace: str) -> None:
-    with rollferry.connect(f"ray://?namespace={namespace}") as ferry:
+    with rollferry.connect(f"ray://?registry={namespace}") as ferry:
         batch = {"rows": [np.arange(1 << 20), np.arange(1 << 20)]}  # 16 MiB; a hundred don't fit
         ferry.remove(ferry.put(batch))
         time.sleep(2)
@@ -167,7 +167,7 @@ def test_hundred_rounds_return_to_the_base_line(namespace: str) -> None:
 
 
 def test_held_bundles_are_seen_in_the_store(namespace: str) -> None:
-    with rollferry.connect(f"ray://?namespace={namespace}") as ferry:
+    with rollferry.connect(f"ray://?registry={namespace}") as ferry:
         wait_until(lambda: store_bytes() < 32 << 20)
         ref = ferry.put({"rows": [np.zeros(32 << 20, np.uint8)]})
         wait_until(lambda: store_bytes() >= 32 << 20)
@@ -176,7 +176,7 @@ def test_held_bundles_are_seen_in_the_store(namespace: str) -> None:
 
 
 def test_dead_registry(namespace: str) -> None:
-    with rollferry.connect(f"ray://?namespace={namespace}&timeout=20") as ferry:
+    with rollferry.connect(f"ray://?registry={namespace}&timeout=20") as ferry:
         ref = ferry.put(BATCH)
         assert_same(ferry.get(ref), BATCH)
         kill_registry(namespace)
@@ -192,7 +192,7 @@ def test_dead_registry(namespace: str) -> None:
 
 
 def test_killed_registry_is_an_error_of_put(namespace: str) -> None:
-    with rollferry.connect(f"ray://?namespace={namespace}&timeout=20") as ferry:
+    with rollferry.connect(f"ray://?registry={namespace}&timeout=20") as ferry:
         for batch in (BATCH, {"x": 1}):
             ferry.put(BATCH)
             kill_process_of(registry_of(namespace))
@@ -206,7 +206,7 @@ def test_killed_registry_is_an_error_of_put(namespace: str) -> None:
 
 def test_registry_that_does_not_answer(namespace: str) -> None:
     small, large = {"x": 1}, {"x": np.arange(1 << 20)}
-    url = f"ray://?namespace={namespace}"
+    url = f"ray://?registry={namespace}"
     with rollferry.connect(url) as patient, rollferry.connect(f"{url}&timeout=1") as hasty:
         patient.put(large)
         refs = [hasty.put(small), hasty.put(large)]
@@ -225,7 +225,7 @@ def test_registry_that_does_not_answer(namespace: str) -> None:
 
 
 def test_killed_keeper_is_an_error_of_get(namespace: str) -> None:
-    with rollferry.connect(f"ray://?namespace={namespace}&timeout=20") as ferry:
+    with rollferry.connect(f"ray://?registry={namespace}&timeout=20") as ferry:
         small, lost = ferry.put({"x": 1}), ferry.put(BATCH)
         kill_process_of(ferry._engine._session.keeper())
         start = time.monotonic()
@@ -242,7 +242,7 @@ def test_killed_keeper_is_an_error_of_get(namespace: str) -> None:
 
 
 def test_killed_keeper_is_an_error_of_put(namespace: str) -> None:
-    with rollferry.connect(f"ray://?namespace={namespace}&timeout=20") as ferry:
+    with rollferry.connect(f"ray://?registry={namespace}&timeout=20") as ferry:
         ferry.put(BATCH)
         kill_process_of(ferry._engine._session.keeper())
         start = time.monotonic()
@@ -269,7 +269,7 @@ def test_remove_during_get(namespace: str, size: int) -> None:
         assert_same(got, batch)
         return "whole"
 
-    with rollferry.connect(f"ray://?namespace={namespace}") as ferry, ThreadPoolExecutor(4) as pool:
+    with rollferry.connect(f"ray://?registry={namespace}") as ferry, ThreadPoolExecutor(4) as pool:
         for _ in range(40):
             ref = ferry.put(batch)
             attempts = [pool.submit(attempt, ferry, ref, bool(n % 2)) for n in range(4)]
@@ -281,7 +281,7 @@ def test_remove_during_get(namespace: str, size: int) -> None:
 
 
 def test_pieces_of_small_payloads(namespace: str) -> None:
-    engine = open_engine(f"ray://?namespace={namespace}")
+    engine = open_engine(f"ray://?registry={namespace}")
     for nbytes in (PIECE - 1, PIECE, PIECE + 1, SMALL - 1, SMALL, SMALL + 1):
         payload = payload_of(nbytes)
         reader = engine.open(put(engine, payload, b"m" * 200_000))
@@ -298,7 +298,7 @@ def test_more_small_payloads_than_the_registry_holds(namespace: str) -> None:
 
         actors.HELD = 250_000
 
-    with rollferry.connect(f"ray://?namespace={namespace}") as ferry:
+    with rollferry.connect(f"ray://?registry={namespace}") as ferry:
         assert ferry.list() == []
         registry = registry_of(namespace)
         ray.get(registry.__ray_call__.remote(limit))
@@ -318,14 +318,14 @@ def test_unreachable_staging_goes_over_the_object_store(namespace: str, monkeypa
 
     describe = Staging.describe
     monkeypatch.setattr(Staging, "describe", lambda *args: describe(*args)._replace(identity=(0, 0)))
-    engine = open_engine(f"ray://?namespace={namespace}&chunk=300kb")
+    engine = open_engine(f"ray://?registry={namespace}&chunk=300kb")
     payload = payload_of(1_000_000)
     assert get(engine, put(engine, payload)).tobytes() == payload
     assert get(engine, put(engine, b"")).tobytes() == b""
 
 
 def test_readonly_is_zero_copy_and_lives_on(namespace: str) -> None:
-    with rollferry.connect(f"ray://?namespace={namespace}") as ferry:
+    with rollferry.connect(f"ray://?registry={namespace}") as ferry:
         batch = {"rows": [np.arange(300_000), np.arange(200_000)], "texts": ["a", "ü" * 1000], "x": np.ones(3)}
         ref = ferry.put(batch)
         first, second = ferry.get(ref, readonly=True), ferry.get(ref, readonly=True)
@@ -346,7 +346,7 @@ def test_readonly_is_zero_copy_and_lives_on(namespace: str) -> None:
 
 def test_readonly_tensors_are_writable(namespace: str) -> None:
     torch = pytest.importorskip("torch", reason="torch isn't installed: pip install 'rollferry[torch]'")
-    with rollferry.connect(f"ray://?namespace={namespace}") as ferry:
+    with rollferry.connect(f"ray://?registry={namespace}") as ferry:
         batch = {"t": [torch.arange(100_000), torch.arange(4)], "a": [np.arange(5)]}
         got = ferry.get(ferry.put(batch), readonly=True)
         assert_same(got, batch)
@@ -355,7 +355,7 @@ def test_readonly_tensors_are_writable(namespace: str) -> None:
 
 
 def test_cut_members(namespace: str) -> None:
-    with rollferry.connect(f"ray://?namespace={namespace}&chunk=1000") as ferry:
+    with rollferry.connect(f"ray://?registry={namespace}&chunk=1000") as ferry:
         batch = {"rows": [np.arange(5000, dtype=np.int16), np.arange(3, dtype=np.int16)], "n": list(range(700))}
         ref = ferry.put(batch)
         for readonly in (False, True):
@@ -364,7 +364,7 @@ def test_cut_members(namespace: str) -> None:
 
 def test_round_trip_cases(namespace: str) -> None:
     cases = pytest.importorskip("tests.roundtrip.cases", reason="the cases need torch and pillow").CASES
-    with rollferry.connect(f"ray://?namespace={namespace}") as ferry:
+    with rollferry.connect(f"ray://?registry={namespace}") as ferry:
         for name, make in cases.items():
             ref = ferry.put(make())
             for readonly in (False, True):
@@ -380,7 +380,7 @@ def test_round_trip_cases(namespace: str) -> None:
 
 
 def test_fork_is_refused(namespace: str) -> None:
-    with rollferry.connect(f"ray://?namespace={namespace}") as ferry:
+    with rollferry.connect(f"ray://?registry={namespace}") as ferry:
         ref = ferry.put({"x": 1})
         pid = os.fork()
         if pid == 0:
@@ -405,7 +405,18 @@ def test_fork_is_refused(namespace: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["ray://?chunk=0", "ray://?timeout=x", "ray://?timeout=-1", "ray:///path", "ray://?nope=1"]
+    "url",
+    [
+        *(
+            "ray://?chunk=0",
+            "ray://?timeout=x",
+            "ray://?timeout=-1",
+            "ray:///path",
+            "ray://?nope=1",
+            "ray://?namespace=a",
+        ),
+        *("ray://10.77.0.1", "ray://10.77.0.1:", "ray://10.77.0.1:x", "ray://10.77.0.1:70000", "ray://:6379"),
+    ],
 )
 def test_bad_urls(url: str) -> None:
     with pytest.raises(EngineError):
@@ -417,21 +428,115 @@ def test_another_address_is_refused() -> None:
         open_engine("ray://10.1.2.3:6379")
 
 
+def connecting(*urls: str, **env: str) -> list[str]:
+    """What a fresh process hears that connects with one URL after the other, each time `attached` or an error."""
+    code = (
+        "import sys, rollferry\n"
+        "for url in sys.argv[1:]:\n"
+        "    try:\n"
+        "        rollferry.connect(url).list()\n"
+        "        print('attached')\n"
+        "    except rollferry.EngineError as error:\n"
+        "        print(error)\n"
+    )
+    command = [sys.executable, "-c", code, *urls]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env={**os.environ, **env})
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.parametrize("first", ["127.0.0.1", "localhost"])
+def test_other_names_of_the_address(first: str, session: str) -> None:
+    hosts = [first, first, "localhost", "127.0.0.1", session.rpartition(":")[0]]
+    urls = [f"ray://{host}:{session.rpartition(':')[2]}" for host in hosts]
+    assert connecting(*urls, "ray://") == ["attached"] * 6
+    said = connecting(urls[0], "ray://localhost:1", "ray://nowhere.invalid:6379")
+    assert said[0] == "attached" and all("is attached to Ray at" in line for line in said[1:])
+
+
 def test_no_ray_running() -> None:
-    code = "import rollferry; rollferry.connect('ray://')"
-    env = {**os.environ, "RAY_TMPDIR": "/nonexistent", "RAY_ADDRESS": "127.0.0.1:1"}
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=env)
-    assert "EngineError: there is no Ray to attach to" in done.stderr
+    (said,) = connecting("ray://", RAY_TMPDIR="/nonexistent", RAY_ADDRESS="127.0.0.1:1")
+    assert said.startswith("there is no Ray to attach to at 127.0.0.1:1: ")
+    said, unknown = connecting("ray://127.0.0.1:6399", "ray://nowhere.invalid:6379")
+    assert said.endswith("(Connection refused). Start one there with `ray start --head --port=6399`")
+    assert unknown.startswith("there is no Ray to attach to at nowhere.invalid:6379: ")
+    assert ".." not in said + unknown and "--address" not in said + unknown
+
+
+def test_ray_client_is_refused() -> None:
+    said, other = connecting("ray://127.0.0.1:10001", "ray://", RAY_ADDRESS="ray://127.0.0.1:10001")
+    assert "10001 is that of Ray Client" in said and "6379" in said
+    assert "Ray Client" in other and "unset" in other
+
+
+def test_tokens(tmp_path: Path) -> None:
+    """A cluster that asks for a token, and drivers with it, without it, and with another."""
+    pytest.importorskip("ray._private.authentication", reason="this Ray has no tokens")
+    (tmp_path / ".ray").mkdir()
+    own = tmp_path / ".ray" / "auth_token"
+    own.write_text(secrets.token_hex(32))
+    other = tmp_path / "other"
+    other.write_text(secrets.token_hex(32))
+    code = (
+        "import ray\n"
+        "ray.init(address='local', num_cpus=1, object_store_memory=100 << 20, include_dashboard=False)\n"
+        "print(ray.get_runtime_context().gcs_address, flush=True)\n"
+        "input()\n"
+    )
+    home = {"HOME": str(tmp_path), "RAY_AUTH_TOKEN_PATH": str(own)}
+    command, pipe = [sys.executable, "-c", code], subprocess.PIPE
+    env = {**os.environ, **home, "RAY_AUTH_MODE": "token"}
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True, env=env) as head:
+        assert head.stdin is not None and head.stdout is not None
+        url = f"ray://{head.stdout.readline().strip()}"
+        try:
+            assert connecting(url, url, **home, RAY_AUTH_MODE="token") == ["attached"] * 2
+            for cause in (
+                {"RAY_AUTH_MODE": "disabled"},
+                {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": str(other)},
+                {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN_PATH": "", "HOME": str(tmp_path / "empty")},
+            ):
+                start = time.monotonic()
+                (said,) = connecting(url, **home | cause)
+                assert "asks for a token: export RAY_AUTH_MODE=token" in said
+                assert time.monotonic() - start < 15  # ray.init tries for 20 seconds
+        finally:
+            head.stdin.close()
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_example(mode: str, session: str) -> None:
-    code = "import sys, ray, runpy; ray.init(address=sys.argv.pop(1)); runpy.run_path(sys.argv.pop(1), run_name='__main__')"
     example = str(ROOT / "examples" / "ray_pipeline.py")
-    command = [sys.executable, "-c", code, session, example, "--mode", mode, "--steps", "3", "--samples", "500"]
+    command = [sys.executable, example, "--mode", mode, "--steps", "4", "--samples", "500", "--address", session]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "trained on 3000 of 3000 samples; 0 bundles left" in done.stdout
+    stale = 1 if mode == "async" else 0
+    assert f"trained on 4000 of 4000 samples, {stale} versions stale at most\n0 bundles left" in done.stdout
+
+
+def test_example_without_ray() -> None:
+    example = str(ROOT / "examples" / "ray_pipeline.py")
+    command = [sys.executable, example, "--address", "127.0.0.1:1"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 1
+    assert done.stderr.count("\n") == 1 and "--local" in done.stderr
+
+
+def test_cluster_example(session: str) -> None:
+    def run(role: str, url: str, **options: Any) -> Any:
+        command = [sys.executable, str(ROOT / "examples" / "cluster.py"), role, "--url", url, "--samples", "100"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=100, **options)
+
+    url = f"ray://{session}"
+    refs = run("rollout", url).stdout
+    done = run("train", url, input=refs)
+    assert done.returncode == 0 and done.stdout.count("all as they were sent") == 3, done.stderr
+    done = run("train", url, input="")
+    assert done.returncode == 1 and "no references came" in done.stderr
+    done = run("train", url, input=refs)
+    assert done.returncode == 1 and "there is no bundle" in done.stderr and "Traceback" not in done.stderr
+    done = run("train", "ray://127.0.0.1:1", input=refs)
+    assert done.returncode == 1 and done.stderr.startswith("train: there is no Ray to attach to"), done.stderr
 
 
 @pytest.mark.parametrize("script", ["ray_two_nodes.py", "ray_shutdown.py", "ray_full.py", "ray_large.py"])

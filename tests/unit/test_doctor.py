@@ -290,7 +290,7 @@ def test_packages_of_engines() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["shm://", "shm:///a/b", "shm:///a%20b%3F?pool=1gb", "ray://h:1?namespace=a%26b", "inproc://x/y"]
+    "url", ["shm://", "shm:///a/b", "shm:///a%20b%3F?pool=1gb", "ray://h:1?registry=a%26b", "inproc://x/y"]
 )
 def test_urls_survive_as_text(url: str) -> None:
     assert parse_url(parse_url(url).text) == parse_url(url)

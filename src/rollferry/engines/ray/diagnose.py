@@ -74,7 +74,12 @@ class Examination:
 
     def cluster(self) -> Finding:
         """Whether this process can attach to it."""
-        ray = self._ray
+        from rollferry.engines.ray.session import TokenError
+
+        try:
+            ray = self._ray
+        except TokenError as error:
+            return Finding("fail", "the cluster asks for a token", error.advice)
         nodes = sum(node["Alive"] for node in ray.nodes())
         return ok(f"attached to {ray.get_runtime_context().gcs_address}, {nodes} nodes")
 
@@ -128,7 +133,7 @@ class Examination:
 
         ray = self._ray
         name = f"rollferry-doctor-{secrets.token_hex(8)}"
-        options = {**self._url.options, "namespace": name}
+        options = {**self._url.options, "registry": name}
         try:
             return self._probe(self._url._replace(host="", options=options))  # where this process is attached
         finally:

@@ -1,5 +1,6 @@
 """The connection to Ray: attaching, the actors, and calls that end in bounded time."""
 
+import ipaddress
 import os
 import socket
 import threading
@@ -15,11 +16,12 @@ from ray._private import services
 from rollferry.engines.ray.actors import Registry
 from rollferry.errors import EngineError, EngineFullError
 
-__all__ = ["Session", "attach"]
+__all__ = ["Session", "TokenError", "attach", "probe"]
 
 REGISTRY_NAME = "rollferry-registry-2"  # the number changes with what the actors understand
 PROBE_SECONDS = 10
 ATTACHING = threading.Lock()
+LED_TO: dict[str, str] = {}  # address that was asked for -> that of the GCS to which it led
 FORKED = threading.Event()  # set in the child of a process that was attached
 os.register_at_fork(after_in_child=lambda: FORKED.set() if ray.is_initialized() else None)
 
@@ -30,30 +32,102 @@ def attach(address: str) -> None:
         refuse_fork()
     with ATTACHING:
         if not ray.is_initialized():
-            try:
-                probe(address)
-                ray.init(address=address or "auto", ignore_reinit_error=True, log_to_driver=False)
-            except (RuntimeError, ValueError, OSError) as error:
-                where = f"at {address}" if address else "on this machine"
-                raise EngineError(
-                    f"there is no Ray to attach to {where}: {error}. Start one with `ray start --head`, or call ray.init() "
-                    "before connecting"
-                ) from error
+            start(address)
+            LED_TO[address] = ray.get_runtime_context().gcs_address
             return
     if ray.util.client.ray.is_connected():
         raise EngineError(
             "ray:// does not work through Ray Client, which has no object store; run as a job or on a node"
         )
     current = ray.get_runtime_context().gcs_address
-    if address not in ("", current):
+    if address and current not in (address, LED_TO.get(address)) and not places(address) & places(current):
         raise EngineError(f"this process is attached to Ray at {current}, not at {address}; connect with ray://")
 
 
-def probe(address: str) -> None:
-    """Raise ConnectionError or OSError where nothing answers; ray.init would try for minutes."""
-    where = services.canonicalize_bootstrap_address_or_die(address or "auto")
+def start(address: str) -> None:
+    """Attach this process. Raises EngineError where that can't be."""
+    named = address or os.environ.get("RAY_ADDRESS", "")
+    at = f" at {named}" if named else ""
+    if named.startswith("ray://"):
+        raise EngineError(f"RAY_ADDRESS is {named}, of Ray Client, through which ray:// does not work; unset it")
+    if named and not named.rpartition(":")[2].isdecimal():
+        raise EngineError(f"RAY_ADDRESS is {named}, which is no host:port of a Ray; correct or unset it")
+    try:
+        where = probe(address)
+    except (RuntimeError, ValueError, OSError) as error:
+        advice = "Start one with `ray start --head`, name it (ray://host:port), or call ray.init() before connecting"
+        if named:
+            advice = f"Start one there with `ray start --head --port={named.rpartition(':')[2]}`"
+        raise EngineError(f"there is no Ray to attach to{at}: {brief(error)}. {advice}") from error
+    try:
+        if named:  # otherwise ray.init may yet find a token to show
+            greet(where)
+        ray.init(address=address or "auto", ignore_reinit_error=True, log_to_driver=False)
+    except (RuntimeError, ValueError, OSError, exceptions.RayError) as error:
+        if wants_token(error):
+            raise TokenError(f"the cluster at {where} asks for a token: {TokenError.advice}") from error
+        raise EngineError(f"attaching to Ray at {where} failed: {brief(error)}") from error
+
+
+class TokenError(EngineError):
+    """The cluster asks for a token, and this process has none, or a wrong one."""
+
+    advice = "export RAY_AUTH_MODE=token and copy the head's ~/.ray/auth_token"
+
+
+def wants_token(error: BaseException | None) -> bool:
+    """Say whether a token was missing or wrong."""
+    while error is not None:
+        if type(error).__name__ == "AuthenticationError" or "InvalidAuthToken" in str(error):  # old Rays lack the type
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def probe(address: str) -> str:
+    """Give the address that Ray makes of one. Raises ConnectionError or ValueError where nothing answers there.
+
+    Of that ray.init would convince itself for minutes.
+    """
+    try:
+        where: str = services.canonicalize_bootstrap_address_or_die(address or "auto")
+    except ConnectionError:
+        raise ConnectionError("none runs on this machine, and RAY_ADDRESS is not set") from None
     host, _, port = where.rpartition(":")
-    socket.create_connection((host.strip("[]"), int(port)), PROBE_SECONDS).close()
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PROBE_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"{where} does not answer ({getattr(error, 'strerror', None) or error})") from error
+    return where
+
+
+def greet(where: str) -> None:
+    """Raise what Ray raises where it is not the GCS, or wants a token: at the first try, while ray.init makes twenty."""
+    try:
+        from ray._private.authentication.authentication_token_setup import ensure_token_if_auth_enabled
+    except ImportError:
+        pass  # a Ray without tokens
+    else:
+        ensure_token_if_auth_enabled(create_token_if_missing=False)  # the client would end the process
+    services.GcsClient(address=where)
+
+
+def places(address: str) -> set[tuple[str, str]]:
+    """Give the IP addresses that an address stands for, each with its port. As for Ray, loopback is this node."""
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        found = {str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        found = {host}
+    else:
+        found = {services.get_node_ip_address() if ipaddress.ip_address(ip).is_loopback else ip for ip in found}
+    return {(ip, port) for ip in found}
+
+
+def brief(error: BaseException) -> str:
+    """Give the message of an error as part of a sentence."""
+    return " ".join(str(error).split()).rstrip(".")
 
 
 def refuse_fork() -> None:
