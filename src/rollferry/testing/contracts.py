@@ -106,8 +106,8 @@ class EngineContract:
 
     def test_ready_memory_needs_no_copy(self, engine: Engine) -> None:
         """Parts that are ready are taken as they are, or chunks are lent for them; all bytes arrive in either case."""
-        payload = np.frombuffer(payload_of(5 << 20), np.uint8)
-        places = [(64, 1 << 20), ((1 << 20) + 64, 3 << 20)]
+        payload = np.frombuffer(payload_of(20_000), np.uint8)
+        places = [(64, 5_000), (6_400, 12_345)]
         ready = [Ready(start, frozen(payload[start : start + nbytes])) for start, nbytes in places]
         key = new_key()
         writer = engine.begin(key, len(payload), 1, ready)

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable
 
 from rollferry.errors import EngineError
 from rollferry.memory.leases import Bytes, allocate, bytes_of
+from rollferry.memory.recycled import rounded
 
 __all__ = ["Borrowed", "Pool", "Region"]
 
 Register = Callable[[int, int], None]
 Unregister = Callable[[int], None]
-MIN_BITS = 16  # the smallest region has 64 KiB
 
 
 class Region:
@@ -195,9 +195,3 @@ class Borrowed:
                 return
             del self._taken[address]
             self._unregister(address)
-
-
-def rounded(nbytes: int) -> int:
-    """Give a size of few different ones, an eighth larger at most."""
-    step = 1 << max(MIN_BITS, nbytes.bit_length() - 4)
-    return max(-(-nbytes // step), 1) * step

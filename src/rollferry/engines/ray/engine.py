@@ -11,7 +11,8 @@ from rollferry.engines.ray.actors import PIECE, SMALL, Found
 from rollferry.engines.ray.session import Session, attach
 from rollferry.engines.ray.staging import Staging, StagingPool
 from rollferry.errors import BundleError, BundleNotFoundError, EngineError
-from rollferry.memory.leases import allocate, copy_bytes
+from rollferry.memory.leases import copy_bytes
+from rollferry.memory.recycled import RecycledMemory
 
 __all__ = ["RayEngine"]
 
@@ -76,10 +77,11 @@ class RayWriter:
 class RayReader:
     """A bundle being read; see `Reader`. It holds the object store's memory until it is closed, and views hold it longer."""
 
-    def __init__(self, found: Found, chunks: Sequence[Bytes]) -> None:
+    def __init__(self, found: Found, chunks: Sequence[Bytes], memory: RecycledMemory) -> None:
         self.manifest = found.manifest
         self.payload_nbytes = found.payload_nbytes
         self._chunks = chunks
+        self._memory = memory
         self._chunk = len(chunks[0]) if chunks else 1
         if sum(map(len, chunks)) != self.payload_nbytes:
             raise BundleError("chunks are not as long as the payload")
@@ -111,7 +113,7 @@ class RayReader:
         if not taken:
             return [np.empty(0, np.uint8) for _ in ranges]
         first = taken[0][0] & -ALIGNMENT
-        memory = allocate(max(stop for _, stop in taken) - first)
+        memory = self._memory.lend(max(stop for _, stop in taken) - first)
         for start, stop in joined(taken):
             self._copy(start, memory[start - first : stop - first])
         return [memory[max(offset - first, 0) :][:nbytes] for offset, nbytes in ranges]
@@ -137,7 +139,7 @@ class RayEngine:
     chunk
         Bytes of an object at most.
     pool
-        Bytes of free memory that this process keeps for its next puts.
+        Bytes of free memory that this process keeps for its next puts, and as many for its next gets.
     timeout
         Seconds that a call may take.
     """
@@ -149,6 +151,7 @@ class RayEngine:
         attach(address)
         self._session = Session(namespace, timeout)
         self._pool = StagingPool(pool)
+        self._memory = RecycledMemory(pool)
         self._chunk = chunk
 
     def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int, ready: Sequence[Ready] = ()) -> Writer:
@@ -164,7 +167,7 @@ class RayEngine:
             except EngineError:
                 self._find(key)  # if it was removed meanwhile, that is what to say
                 raise
-        return RayReader(found, chunks)
+        return RayReader(found, chunks, self._memory)
 
     def remove(self, key: str) -> bool:
         removed: bool = self._session.call("remove", key)
@@ -176,10 +179,11 @@ class RayEngine:
 
     def usage(self) -> Usage:
         bundles, nbytes = self._session.call("usage")
-        return Usage(bundles=bundles, live_nbytes=nbytes, pooled_nbytes=self._pool.nbytes)
+        return Usage(bundles=bundles, live_nbytes=nbytes, pooled_nbytes=self._pool.nbytes + self._memory.nbytes)
 
     def close(self) -> None:
         self._pool.clear()
+        self._memory.clear()
 
     def _find(self, key: str) -> Found:
         found, *pieces = self._session.call("find", key)
