@@ -13,7 +13,7 @@ try:
     import rollferry._native  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        f"rollferry's native core can't be imported: {error}. Install the package (pip install rollferry, or pip install . "
+        f"rollferry's native core can't be imported: {error}. Install the package (pip install . "
         "in a checkout with gcc at hand) instead of importing its source folder."
     ) from error
 
