@@ -124,6 +124,23 @@ def test_put_that_fails_leaves_nothing(store: FakeStore, status: int, suffix: st
     assert (ferry.get(ferry.put(BATCH))["x"] == BATCH["x"]).all()
 
 
+@pytest.mark.parametrize("suffix", ["/7", "/root"])
+def test_what_cant_be_removed_is_removed_by_the_next_put(store: FakeStore, suffix: str) -> None:
+    """A network that is cut fails the put, and the removal of what it had put."""
+    ferry = ferry_of()
+    store.faults = lambda name, turn, key: (
+        -900 if name == "remove" or (name == "put" and key.endswith(suffix)) else None
+    )
+    with pytest.raises(EngineError, match="Mooncake status -900") as caught:
+        ferry.put(BATCH)
+    assert any("next put" in note for note in caught.value.__notes__)
+    assert len(store.objects) >= 7
+    store.faults = lambda name, turn, key: None
+    ref = ferry.put({"x": 1})
+    assert [key for key in store.objects if ref.id not in key] == []
+    assert ferry.get(ref) == {"x": 1}
+
+
 def test_put_that_fails_once_is_tried_again(store: FakeStore) -> None:
     """What the failed attempt left is removed first: Mooncake calls it a success to put what exists."""
     ferry = ferry_of()

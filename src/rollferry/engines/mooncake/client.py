@@ -70,6 +70,7 @@ class Client:
         limit_waits(options.timeout)
         self._pid = os.getpid()
         self.working: dict[object, None] = {}  # whoever is at work
+        self._unremoved: dict[str, None] = {}
         self.closed = False
         self._gone = False  # Mooncake's own part
         self.store: Any = module.MooncakeDistributedStore()
@@ -185,9 +186,22 @@ class Client:
     def discard_after(self, error: BaseException, keys: Sequence[str]) -> None:
         """Remove what was put before an error, which is the one to raise."""
         try:
-            self.discard(keys)
+            self.discard_unpublished(keys)
         except EngineError as second:
-            error.add_note(f"removing what was put failed too: {second}")
+            error.add_note(f"removing what was put failed too, and is tried again with the next put: {second}")
+
+    def discard_unpublished(self, keys: Sequence[str]) -> None:
+        """Remove objects of a bundle that was never published; where that fails, the next put tries again."""
+        self._unremoved.update(dict.fromkeys(keys))
+        self.sweep()
+
+    def sweep(self) -> None:
+        """Remove what couldn't be removed before."""
+        keys = list(self._unremoved)
+        if keys:
+            self.discard(keys)
+            for key in keys:
+                self._unremoved.pop(key, None)
 
     def size(self, key: str) -> int | None:
         """Give the bytes of an object; None where there is none."""

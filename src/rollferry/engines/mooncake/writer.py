@@ -1,7 +1,7 @@
 """Writing a bundle: packed into registered memory, each object sent while the next one is packed; the root last."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 from rollferry.engines.mooncake.client import Client
 from rollferry.engines.mooncake.frame import HEADER_NBYTES, Frame, chunk_key, root_key
@@ -47,6 +47,8 @@ class MooncakeWriter:
 
     def _begin(self, ready: Sequence[Ready]) -> None:
         client, frame = self._client, self._frame
+        with suppress(EngineError):  # then the next put tries again
+            client.sweep()
         numbers = range(len(frame.chunk_sizes))
         client.check_absent([root_key(self._key), *(chunk_key(self._key, number) for number in numbers)])
         for part in ready:
@@ -87,9 +89,9 @@ class MooncakeWriter:
             self._end()
         except BaseException as error:
             try:
-                self.abort()
+                self._end()
                 with self._client.at_work():
-                    self._client.discard([root_key(self._key), *names])
+                    self._client.discard_unpublished([root_key(self._key), *names])
             except EngineError as second:
                 error.add_note(f"removing what was put failed too: {second}")
             raise
@@ -111,7 +113,7 @@ class MooncakeWriter:
         finally:
             if sender is not None:
                 with self._client.at_work():
-                    self._client.discard(sender.keys)
+                    self._client.discard_unpublished(sender.keys)
 
     def _end(self) -> None:
         self._ended = True
