@@ -25,7 +25,8 @@ static int execute(PyObject *module)
     if (state == NULL || import_numpy() < 0) {
         return -1;
     }
-    if (rf_cpython_init(module, state) < 0 || rf_spans_init(module, state) < 0 || rf_lease_init(module, state) < 0 || rf_memo_init(module, state) < 0 ||
+    if (rf_cpython_init(module, state) < 0 || rf_spans_init(module, state) < 0 || rf_lease_init(module, state) < 0 ||
+        rf_memo_init(module, state) < 0 ||
         rf_rows_init(module, state) < 0 || rf_views_init(module, state) < 0 || rf_numbers_init(module, state) < 0 ||
         rf_text_init(module, state) < 0 || rf_records_init(module, state) < 0 ||
         rf_tensors_init(module, state) < 0 || rf_files_init(module, state) < 0) {

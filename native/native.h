@@ -61,18 +61,20 @@ PyObject *const *rf_items(PyObject *sequence, Py_ssize_t n, rf_scratch *scratch)
 PyObject **rf_slots(PyObject *sequence, Py_ssize_t n, rf_scratch *scratch);
 /* Hand the slots over to the sequence; if they are not `complete`, drop them and give -1. */
 int rf_fill_slots(PyObject *sequence, Py_ssize_t n, PyObject **slots, bool complete);
-/* Item `i` of an exact list, borrowed: out of `items` where the layout is known, with the one that comes some later
- * prefetched; else, `items` being NULL, by asking. */
-static inline PyObject *rf_next_item(PyObject *list, PyObject *const *items, Py_ssize_t i, Py_ssize_t n)
+/* Item `i` of `n`; as items lie all over the heap, one that comes later is asked for meanwhile. */
+static inline PyObject *rf_prefetched(PyObject *const *items, Py_ssize_t i, Py_ssize_t n)
 {
     enum { AHEAD = 16 };
-    if (items == NULL) {
-        return PyList_GetItem(list, i);
-    }
     if (i + AHEAD < n) {
         __builtin_prefetch(items[i + AHEAD]);
     }
     return items[i];
+}
+
+/* Item `i` of an exact list, borrowed: out of `items`, or where that is NULL by asking. */
+static inline PyObject *rf_next_item(PyObject *list, PyObject *const *items, Py_ssize_t i, Py_ssize_t n)
+{
+    return items == NULL ? PyList_GetItem(list, i) : rf_prefetched(items, i, n);
 }
 
 void rf_scratch_free(rf_scratch *scratch);

@@ -31,17 +31,6 @@ static const sequence *find_sequence(const void *type)
     return NULL;
 }
 
-/* Numbers are objects of their own, all over the heap: ask for one while those before it are read. */
-enum { PREFETCH_NUMBERS = 16 };
-
-static inline PyObject *prefetched(PyObject *const *items, Py_ssize_t i, Py_ssize_t n)
-{
-    if (i + PREFETCH_NUMBERS < n) {
-        __builtin_prefetch(items[i + PREFETCH_NUMBERS]);
-    }
-    return items[i];
-}
-
 /* The ints seen: those that fit int64 lie in [low, high], those above it in [above_low, above_high]. */
 typedef struct {
     int64_t low, high;
@@ -80,7 +69,7 @@ static bool scan_ints(PyObject *const *items, Py_ssize_t n, summary *out, int32_
 {
     int_range r = out->range;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *item = prefetched(items, i, n);
+        PyObject *item = rf_prefetched(items, i, n);
         if (item == NULL || Py_TYPE(item) != &PyLong_Type) {
             return false;
         }
@@ -119,7 +108,7 @@ static bool scan_floats(PyObject *const *items, Py_ssize_t n, summary *out, int3
 {
     bool float4 = out->float4;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *item = prefetched(items, i, n);
+        PyObject *item = rf_prefetched(items, i, n);
         if (item == NULL || Py_TYPE(item) != &PyFloat_Type) {
             return false;
         }
@@ -138,7 +127,7 @@ static bool scan_bools(PyObject *const *items, Py_ssize_t n, summary *out, int32
 {
     int_range r = out->range;
     for (Py_ssize_t i = 0; i < n; i++) {
-        PyObject *item = prefetched(items, i, n);
+        PyObject *item = rf_prefetched(items, i, n);
         if (item == NULL || Py_TYPE(item) != &PyBool_Type) {
             return false;
         }
@@ -256,7 +245,7 @@ static inline PyObject *make_float(const interned *Py_UNUSED(known), double valu
     {                                                                                                                  \
         for (Py_ssize_t i = 0; i < n; i++) {                                                                           \
             wide value;                                                                                                \
-            if (!read(prefetched(items, i, n), r, &value)) {                                                           \
+            if (!read(rf_prefetched(items, i, n), r, &value)) {                                                           \
                 return false;                                                                                          \
             }                                                                                                          \
             ctype narrow = (ctype)value;                                                                               \

@@ -1,7 +1,10 @@
 """Leased memory as arrays."""
 
+import ctypes
 import mmap
 import os
+import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, cast
 
@@ -11,7 +14,7 @@ import numpy.typing as npt
 from rollferry import _native
 from rollferry.errors import EngineFullError
 
-__all__ = ["Bytes", "allocate", "bytes_of", "copy_bytes", "frozen", "gather"]
+__all__ = ["Bytes", "allocate", "bytes_of", "copy_bytes", "frozen", "gather", "lend"]
 
 Bytes = npt.NDArray[np.uint8]
 HUGE_PAGE = 2 << 20
@@ -51,6 +54,13 @@ def bytes_of(lease: _native.Lease | _native.Spans) -> Bytes:
     """Give the memory of a lease, or of spans in one piece; it lives as long as the array or any view of it."""
     # numpy's type hints know no buffers but those of the standard library.
     return np.frombuffer(cast(Any, lease), np.uint8)
+
+
+def lend(memory: Bytes, start: int, nbytes: int, give_back: Callable[[], object]) -> Bytes:
+    """Give a part of some memory, of at least one byte; `give_back` is called when the last view of that part dies."""
+    holder = (ctypes.c_ubyte * nbytes).from_buffer(memory.data, start)
+    weakref.finalize(holder, give_back).atexit = False
+    return bytes_of(holder)  # type: ignore[arg-type]  # any buffer serves
 
 
 def frozen(data: Bytes) -> Bytes:

@@ -1,11 +1,10 @@
 """Private memory for results that goes from one to the next, so that filling it takes no page faults."""
 
-import ctypes
 import threading
-import weakref
 from collections import deque
+from functools import partial
 
-from rollferry.memory.leases import Bytes, allocate, bytes_of
+from rollferry.memory.leases import Bytes, allocate, lend
 
 __all__ = ["RecycledMemory", "rounded"]
 
@@ -44,9 +43,7 @@ class RecycledMemory:
             memory = self._free.pop(min(fitting, key=lambda place: len(self._free[place]))) if fitting else None
         if memory is None:
             memory = allocate(size)
-        holder = (ctypes.c_ubyte * nbytes).from_buffer(memory.data)
-        weakref.finalize(holder, self._returned.append, memory).atexit = False
-        return bytes_of(holder)  # type: ignore[arg-type]  # any buffer serves
+        return lend(memory, 0, nbytes, partial(self._returned.append, memory))
 
     def clear(self) -> None:
         """Drop all free memory, and keep none from now on."""

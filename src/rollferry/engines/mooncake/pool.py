@@ -1,13 +1,13 @@
 """Registered memory: lent to writers, and to results for as long as any view of them lives."""
 
-import ctypes
 import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from rollferry.errors import EngineError
-from rollferry.memory.leases import Bytes, allocate, bytes_of
+from rollferry.memory.leases import Bytes, allocate, lend
 from rollferry.memory.recycled import rounded
 
 __all__ = ["Borrowed", "Pool", "Region"]
@@ -107,9 +107,7 @@ class Pool:
         if not nbytes:
             self.release(region)
             return region.memory[:0]
-        holder = (ctypes.c_ubyte * nbytes).from_buffer(region.memory.data, start)
-        weakref.finalize(holder, self.release, region).atexit = False
-        return bytes_of(holder)  # type: ignore[arg-type]  # any buffer serves
+        return lend(region.memory, start, nbytes, partial(self.release, region))
 
     def close(self) -> None:
         """Unregister what is free. What is lent stays valid memory."""
