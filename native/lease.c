@@ -10,8 +10,14 @@
 #include "native.h"
 
 #include <errno.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
 
 typedef struct {
     PyObject_HEAD
@@ -117,12 +123,67 @@ static PyObject *map_private(PyObject *module, PyObject *args)
 
 static PyObject *map_shared(PyObject *module, PyObject *args)
 {
-    int fd, populate;
+    int fd;
     Py_ssize_t nbytes;
-    if (!PyArg_ParseTuple(args, "inp", &fd, &nbytes, &populate) || check_file_size(fd, nbytes) < 0) {
+    if (!PyArg_ParseTuple(args, "in", &fd, &nbytes) || check_file_size(fd, nbytes) < 0) {
         return NULL;
     }
-    return map(module, nbytes, populate ? MAP_SHARED | MAP_POPULATE : MAP_SHARED, fd);
+    return map(module, nbytes, MAP_SHARED, fd);
+}
+
+typedef struct {
+    char *address;
+    size_t nbytes;
+    int error;
+} part;
+
+static void *populate_part(void *argument)
+{
+    part *work = argument;
+    work->error = work->nbytes > 0 && madvise(work->address, work->nbytes, MADV_POPULATE_WRITE) < 0 ? errno : 0;
+    return NULL;
+}
+
+static PyObject *populate(PyObject *module, PyObject *args)
+{
+    enum { MAX_THREADS = 16 };
+    rf_state *state = rf_get_state(module);
+    PyObject *object;
+    int threads;
+    if (state == NULL || !PyArg_ParseTuple(args, "O!i", state->lease, &object, &threads)) {
+        return NULL;
+    }
+    threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
+    Lease *lease = (Lease *)object;
+    size_t nbytes = (size_t)lease->nbytes, page = (size_t)sysconf(_SC_PAGESIZE);
+    size_t share = nbytes / (size_t)threads / page * page;
+    part parts[MAX_THREADS];
+    pthread_t ids[MAX_THREADS];
+    int error = 0;
+    Py_BEGIN_ALLOW_THREADS
+    int started = 0;
+    for (int i = 0; i < threads; i++) {
+        size_t offset = share * (size_t)i;
+        parts[i] = (part){(char *)lease->address + offset, i == threads - 1 ? nbytes - offset : share, 0};
+    }
+    while (started < threads - 1 && pthread_create(&ids[started], NULL, populate_part, &parts[started]) == 0) {
+        started++;
+    }
+    for (int i = started; i < threads; i++) {
+        populate_part(&parts[i]);
+    }
+    for (int i = 0; i < started; i++) {
+        pthread_join(ids[i], NULL);
+    }
+    for (int i = 0; i < threads && error == 0; i++) {
+        error = parts[i].error;
+    }
+    Py_END_ALLOW_THREADS
+    if (error != 0) {
+        errno = error;
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    Py_RETURN_NONE;
 }
 
 static PyObject *allocate(PyObject *module, PyObject *arg)
@@ -143,9 +204,13 @@ static PyMethodDef functions[] = {
      "map_private(fd, nbytes)\n--\n\n"
      "Map the first `nbytes` of a file copy-on-write. Locks of the open file description of `fd` last as long as the Lease."},
     {"map_shared", map_shared, METH_VARARGS,
-     "map_shared(fd, nbytes, populate)\n--\n\n"
-     "Map the first `nbytes` of a file for writing, and all its pages at once if `populate`, which saves a page fault for\n"
-     "each where the file has them already. Locks of the open file description of `fd` last as long as the Lease."},
+     "map_shared(fd, nbytes)\n--\n\n"
+     "Map the first `nbytes` of a file for writing. Locks of the open file description of `fd` last as long as the Lease."},
+    {"populate", populate, METH_VARARGS,
+     "populate(lease, threads)\n--\n\n"
+     "Give every page of a shared mapping memory now, so that no write to it takes a page fault or fails; on several threads,\n"
+     "since most of that is the kernel's zeroing. OSError with EFAULT or ENOMEM where there is no memory, and with EINVAL\n"
+     "where the kernel can't (before Linux 5.14)."},
     {"allocate", allocate, METH_O, "allocate(nbytes)\n--\n\nA Lease over fresh, zeroed, private memory."},
     {NULL, NULL, 0, NULL},
 };

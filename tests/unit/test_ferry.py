@@ -281,11 +281,11 @@ def test_coroutines_keep_the_loop_running(ferry: rollferry.Ferry) -> None:
 @pytest.mark.parametrize("value", [np.ones(100 << 20, np.uint8), [np.ones(1 << 16, np.uint8) for _ in range(1600)]])
 def test_copying_leaves_the_gil_to_others(value: Any, ferry: rollferry.Ferry, monkeypatch: pytest.MonkeyPatch) -> None:
     ticks, counts, stop = [0], [], threading.Event()
-    gather = SpanSource.gather
+    fill = SpanSource.fill
 
-    def watched(self: SpanSource, dest: Any, start: int) -> None:
+    def watched(self: SpanSource, dest: Any) -> None:
         before = ticks[0]
-        gather(self, dest, start)
+        fill(self, dest)
         if self.nbytes >= 100 << 20:
             counts.append(ticks[0] - before)
 
@@ -293,7 +293,7 @@ def test_copying_leaves_the_gil_to_others(value: Any, ferry: rollferry.Ferry, mo
         while not stop.is_set():
             ticks[0] += 1
 
-    monkeypatch.setattr(SpanSource, "gather", watched)
+    monkeypatch.setattr(SpanSource, "fill", watched)
     ticker = threading.Thread(target=tick)
     ticker.start()
     try:

@@ -130,7 +130,7 @@ def test_every_step_of_a_put_may_fail(
     import os
 
     for recycled in (False, True):
-        for call in ("link", "rename", "posix_fallocate"):
+        for call in ("link", "rename", "ftruncate"):
             real = getattr(os, call)
 
             def failing(*arguments: Any, real: Any = real, **options: Any) -> Any:

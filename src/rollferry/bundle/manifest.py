@@ -1,7 +1,6 @@
 """The manifest of a bundle, its bytes, and the checks before anything relies on it."""
 
 import struct
-from collections.abc import Iterable
 from typing import Literal
 
 import msgspec
@@ -129,26 +128,31 @@ def check(manifest: Manifest, payload_nbytes: int) -> None:
 
 def check_columns(manifest: Manifest) -> None:
     """Raise BundleError unless columns form trees of their own, children first, and share no member."""
-    free_columns = set(range(len(manifest.columns)))
-    free_members = set(range(len(manifest.members)))
+    columns = [field.column for field in manifest.fields]
+    if manifest.keys is not None:
+        columns.append(manifest.keys)
+    members: list[int] = []
     for number, spec in enumerate(manifest.columns):
         if spec.version != spec.current_version:
             raise BundleError(
                 f"column {number} ({type(spec).__name__}) has version {spec.version}, which is not known here"
             )
-        children = list(spec.children())
-        references = list(spec.references())
-        if any(not 0 <= other < number for other in (*children, *references)):
-            raise BundleError(f"column {number} refers to a column that does not come before it")
-        take(free_columns, children, f"column {number} refers to a column")
-        take(free_members, spec.members(), f"column {number} refers to a member")
-    roots = [field.column for field in manifest.fields] + ([] if manifest.keys is None else [manifest.keys])
-    take(free_columns, roots, "a field refers to a column")
+        children = tuple(spec.children())
+        for other in (*children, *spec.references()):
+            if not 0 <= other < number:
+                raise BundleError(f"column {number} refers to a column that does not come before it")
+        columns += children
+        members += spec.members()
+    check_numbers(columns, len(manifest.columns), "column")
+    check_numbers(members, len(manifest.members), "member")
 
 
-def take(free: set[int], numbers: Iterable[int], what: str) -> None:
-    """Remove numbers from a set, each of which must be there."""
+def check_numbers(numbers: list[int], count: int, what: str) -> None:
+    """Raise BundleError unless all numbers are of something that there is, and differ."""
+    free = set(range(count))
+    if len(set(numbers)) == len(numbers) and free.issuperset(numbers):
+        return
     for number in numbers:
         if number not in free:
-            raise BundleError(f"{what} that does not exist or is in use: {number}")
+            raise BundleError(f"{what} {number} does not exist, or is used twice")
         free.remove(number)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from rollferry import _native
 from rollferry.errors import EngineFullError
 
-__all__ = ["Bytes", "allocate", "bytes_of", "copy_bytes", "frozen", "gather", "lend"]
+__all__ = ["Bytes", "allocate", "bytes_of", "copy_bytes", "frozen", "gather", "lend", "threads_for"]
 
 Bytes = npt.NDArray[np.uint8]
 HUGE_PAGE = 2 << 20
@@ -47,7 +47,12 @@ def copy_bytes(source: Bytes, dest: Bytes) -> None:
 
 def gather(spans: _native.Spans, dest: Bytes, start: int) -> None:
     """Fill `dest` with the bytes of spans from `start` on, on several threads if they are many, without the GIL."""
-    spans.gather(dest, start, min(CPUS, 1 + len(dest) // THREAD_BYTES))
+    spans.gather(dest, start, threads_for(len(dest)))
+
+
+def threads_for(nbytes: int) -> int:
+    """Give the number of threads that work on so many bytes is worth."""
+    return min(CPUS, 1 + nbytes // THREAD_BYTES)
 
 
 def bytes_of(lease: _native.Lease | _native.Spans) -> Bytes:

@@ -72,7 +72,7 @@ class SpanSource:
 
     def fill(self, dest: Bytes) -> None:
         """Write all bytes to `dest`."""
-        self.gather(dest, 0)
+        gather(self._spans, dest, 0)
 
     def gather(self, dest: Bytes, start: int) -> None:
         """Fill `dest` with the bytes from `start` on."""
@@ -105,16 +105,16 @@ class CopyPlan:
         self._sources = sources
         self.members: list[Member] = []
         position = 0
-        for source in sources:
-            self.members.append(Member(position, source.nbytes))
-            position = round_up(position + source.nbytes)
-        self.nbytes = position
         self.ready: list[Ready] = []
-        for member, source in zip(self.members, sources, strict=True):
-            if member.nbytes >= READY_NBYTES and isinstance(source, SpanSource):
+        for source in sources:
+            nbytes = source.nbytes
+            self.members.append(Member(position, nbytes))
+            if nbytes >= READY_NBYTES and isinstance(source, SpanSource):
                 memory = source.in_place()
                 if memory is not None:
-                    self.ready.append(Ready(member.offset, memory))
+                    self.ready.append(Ready(position, memory))
+            position = round_up(position + nbytes)
+        self.nbytes = position
         self._ready = dict(self.ready)
 
     def packed(self, chunks: Iterable[Bytes]) -> Iterator[Bytes]:
@@ -131,13 +131,18 @@ class CopyPlan:
             while first < len(self.members) and self.members[first].offset + self.members[first].nbytes <= start:
                 first += 1
             for index in range(first, len(self.members)):
-                if self.members[index].offset >= stop:
+                offset, nbytes = self.members[index].offset, self.members[index].nbytes
+                if offset >= stop:
                     break
-                self._pack_member(index, chunk, start, staged)
+                if start <= offset and offset + nbytes <= stop and offset not in self._ready:
+                    if nbytes:
+                        self._sources[index].fill(chunk[offset - start : offset - start + nbytes])
+                else:
+                    self._pack_part(index, chunk, start, staged)
             yield chunk
             start = stop
 
-    def _pack_member(self, index: int, chunk: Bytes, chunk_start: int, staged: dict[int, Bytes]) -> None:
+    def _pack_part(self, index: int, chunk: Bytes, chunk_start: int, staged: dict[int, Bytes]) -> None:
         member, source = self.members[index], self._sources[index]
         low = max(member.offset, chunk_start)
         high = min(member.offset + member.nbytes, chunk_start + len(chunk))

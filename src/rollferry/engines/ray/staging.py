@@ -41,7 +41,7 @@ class Staging:
             return
         try:
             os.posix_fallocate(self.fd, 0, nbytes)  # reserved now: a lack of memory is an error, and never a SIGBUS
-            self.memory: Bytes = bytes_of(_native.map_shared(self.fd, nbytes, False))
+            self.memory: Bytes = bytes_of(_native.map_shared(self.fd, nbytes))
         except (OSError, MemoryError, OverflowError) as error:
             raise EngineFullError(f"there is no memory to pack {nbytes:,} bytes", needed=nbytes, free=0) from error
         self.capacity = nbytes

@@ -29,7 +29,7 @@ def translated(root: Path) -> Iterator[None]:
         raise EngineError(f"the directory {root} can't be used: {error}") from error
 
 
-def open_file(path: str | Path, flags: int) -> int | None:
+def open_file(path: str, flags: int) -> int | None:
     """Open a file of ours, to be closed by `close_file`; None where there is none."""
     try:
         with FORKING:
@@ -54,7 +54,7 @@ def close_all_in_child() -> None:
     FORKING.release()
 
 
-def names(path: Path, fd: int) -> bool:
+def names(path: str, fd: int) -> bool:
     """Whether a path still leads to an open file."""
     try:
         there = os.stat(path, follow_symlinks=False)
@@ -64,7 +64,7 @@ def names(path: Path, fd: int) -> bool:
     return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
 
 
-def lock_whole(path: Path) -> int | None:
+def lock_whole(path: str) -> int | None:
     """Open a named segment that nobody writes or reads, and lock it whole; None where somebody does or it is gone."""
     try:
         fd = open_file(path, os.O_RDWR)

@@ -15,13 +15,16 @@ from rollferry.errors import EngineError, RollferryWarning
 __all__ = ["DEFAULT_ROOT", "Directory", "check_named", "make_private", "root_of"]
 
 DEFAULT_ROOT = "/dev/shm"  # noqa: S108  # a private directory is made in it
-POOL_NAME = re.compile(r"([0-9a-f]{1,16})-[0-9a-f]{32}")
+POOL_NAME = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{32})")  # capacity and inode
 TMP_NAME = re.compile(r"[0-9a-f]{32}")
 LIVE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\.[0-9a-f]{32}")
 
 
 class Directory:
     """Three folders on one file system: ``live/``, ``pool/`` and ``tmp/``.
+
+    A segment is named for its inode wherever it is free or being written, so that who knows a segment finds it again
+    without listing a folder.
 
     Parameters
     ----------
@@ -32,6 +35,7 @@ class Directory:
     def __init__(self, path: str) -> None:
         self.root = root = root_of(path)
         self.live, self.pool, self.tmp = root / "live", root / "pool", root / "tmp"
+        self._live, self._pool, self._tmp = f"{self.live}/", f"{self.pool}/", f"{self.tmp}/"
         with translated(root):
             if path:
                 root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -40,34 +44,38 @@ class Directory:
                 make_private(root)
             for folder in (self.live, self.pool, self.tmp):
                 make_private(folder)
-            self._warn_if_slow()
+            self.in_memory = self._is_in_memory()
 
-    def live_path(self, key: str) -> Path:
+    def live_path(self, key: str) -> str:
         """Give the path of a published bundle. `key` comes from a checked reference."""
         if LIVE_NAME.fullmatch(key) is None:
             raise EngineError(f"{key!r} is no key of a bundle")
-        return self.live / key
+        return f"{self._live}{key}"
 
-    def pool_path(self, capacity: int) -> Path:
-        """Give a new path for a free segment."""
-        return self.pool / f"{capacity:x}-{secrets.token_hex(16)}"
+    def pool_path(self, capacity: int, inode: int) -> str:
+        """Give the path of a free segment."""
+        return f"{self._pool}{capacity:x}-{inode:032x}"
 
-    def tmp_path(self) -> Path:
-        """Give a new path for a segment being written."""
-        return self.tmp / secrets.token_hex(16)
+    def tmp_path(self, inode: int) -> str:
+        """Give the path of a segment being written."""
+        return f"{self._tmp}{inode:032x}"
+
+    def new_path(self) -> str:
+        """Give a path for a segment yet to be made."""
+        return f"{self._tmp}{secrets.token_hex(16)}"
 
     def live_keys(self) -> Iterator[str]:
         """Give the keys of all published bundles."""
         return (name for name in os.listdir(self.live) if LIVE_NAME.fullmatch(name))
 
-    def pooled(self) -> list[tuple[int, Path]]:
-        """Give capacity and path of each free segment."""
-        matches = ((POOL_NAME.fullmatch(name), name) for name in os.listdir(self.pool))
-        return [(int(match[1], 16), self.pool / name) for match, name in matches if match]
+    def pooled(self) -> list[tuple[int, int]]:
+        """Give capacity and inode of each free segment, as their names have them."""
+        matches = (POOL_NAME.fullmatch(name) for name in os.listdir(self.pool))
+        return [(int(match[1], 16), int(match[2], 16)) for match in matches if match]
 
-    def unfinished(self) -> list[Path]:
+    def unfinished(self) -> list[str]:
         """Give the paths of named segments being written."""
-        return [self.tmp / name for name in os.listdir(self.tmp) if TMP_NAME.fullmatch(name)]
+        return [self._tmp + name for name in os.listdir(self.tmp) if TMP_NAME.fullmatch(name)]
 
     def free_nbytes(self) -> int:
         """Give the free bytes of the file system."""
@@ -79,7 +87,7 @@ class Directory:
         status = os.statvfs(self.root)
         return status.f_blocks * status.f_frsize
 
-    def _warn_if_slow(self) -> None:
+    def _is_in_memory(self) -> bool:
         fd = os.open(self.root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             in_memory = _native.is_memory_backed(fd)
@@ -91,6 +99,7 @@ class Directory:
                 RollferryWarning,
                 stacklevel=7,
             )
+        return in_memory
 
 
 def root_of(path: str) -> Path:

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import time
 import weakref
 from collections.abc import Sequence
 
@@ -14,6 +15,8 @@ from rollferry.engines.shm.reader import ShmReader
 from rollferry.engines.shm.writer import ShmWriter
 
 __all__ = ["ShmEngine"]
+
+TIDY_SECONDS = 1.0  # between looks at what other processes left behind
 
 
 class ShmEngine:
@@ -33,7 +36,8 @@ class ShmEngine:
     def __init__(self, path: str, pool_nbytes: int | None) -> None:
         self._directory = Directory(path)
         self._pool = Pool(self._directory, pool_nbytes)
-        self._mappings = Mappings()
+        self._mappings = Mappings(in_memory=self._directory.in_memory)
+        self._tidy_at = 0.0
         ENGINES.add(self)
 
     def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int, ready: Sequence[Ready] = ()) -> Writer:
@@ -46,8 +50,10 @@ class ShmEngine:
             manifest_nbytes=manifest_nbytes,
         )
         with translated(self._directory.root):
-            self._mappings.prune()
-            self._pool.sweep()
+            if time.monotonic() >= self._tidy_at:
+                self._tidy_at = time.monotonic() + TIDY_SECONDS
+                self._mappings.prune()
+                self._pool.sweep()
             writer.acquire()
         return writer
 

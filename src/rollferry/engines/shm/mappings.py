@@ -1,5 +1,6 @@
 """Shared mappings of segments that this process wrote, kept so that writing to one again takes no page faults."""
 
+import errno
 import os
 import threading
 from collections import OrderedDict
@@ -7,6 +8,7 @@ from typing import NamedTuple
 
 from rollferry import _native
 from rollferry.engines.shm.segment import FileId
+from rollferry.memory.leases import threads_for
 
 __all__ = ["Mapping", "Mappings"]
 
@@ -32,15 +34,25 @@ class Mapping(NamedTuple):
 
 
 class Mappings:
-    """Mappings that nobody is writing through. Thread-safe."""
+    """Mappings that nobody is writing through. Thread-safe.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    in_memory
+        Whether the segments lie in memory, where giving them pages reserves all that they need.
+    """
+
+    def __init__(self, *, in_memory: bool) -> None:
+        self._in_memory = in_memory
         self._lock = threading.RLock()  # a signal handler may put too
         self._kept: OrderedDict[FileId, Mapping] = OrderedDict()
         self._closed = False
 
-    def take(self, fd: int, capacity: int, *, recycled: bool) -> Mapping:
-        """Give a mapping of a locked segment, kept or new; the caller has it alone until `keep` or `drop`."""
+    def take(self, fd: int, capacity: int) -> Mapping:
+        """Give a mapping of a locked segment, kept or new; the caller has it alone until `keep` or `drop`.
+
+        Writing to it takes no page faults, and can't fail for want of memory; OSError where there is none.
+        """
         status = os.fstat(fd)
         identity = (status.st_dev, status.st_ino)
         with self._lock:
@@ -52,7 +64,12 @@ class Mappings:
         # Through an open file description of its own: a mapping of the segment's would keep that one's locks.
         own = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
         try:
-            return Mapping(identity, _native.map_shared(own, capacity, recycled), own)
+            lease = _native.map_shared(own, capacity)
+            if self._in_memory:
+                populate(fd, lease)
+            else:
+                os.posix_fallocate(fd, 0, capacity)
+            return Mapping(identity, lease, own)
         except BaseException:
             os.close(own)
             raise
@@ -75,10 +92,10 @@ class Mappings:
                     del self._kept[identity]
                     os.close(mapping.fd)
 
-    def inodes(self) -> set[int]:
-        """Give the inodes of the segments that are mapped."""
+    def segments(self) -> list[tuple[int, int]]:
+        """Give capacity and inode of the segments that are mapped, the longest unused first."""
         with self._lock:
-            return {inode for _, inode in self._kept}
+            return [(len(mapping.lease), identity[1]) for identity, mapping in self._kept.items()]
 
     def close(self) -> None:
         """Drop all mappings, and keep none from now on."""
@@ -95,3 +112,13 @@ class Mappings:
         while len(self._kept) > limit:
             _, mapping = self._kept.popitem(last=False)
             os.close(mapping.fd)
+
+
+def populate(fd: int, lease: _native.Lease) -> None:
+    """Give all pages of a mapped file memory."""
+    try:
+        _native.populate(lease, threads_for(len(lease)))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        os.posix_fallocate(fd, 0, len(lease))  # a kernel before Linux 5.14

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from pathlib import Path
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 from rollferry.engines.shm.descriptors import close_file, lock_whole
@@ -12,6 +12,7 @@ __all__ = ["Pool", "Segment"]
 
 DEFAULT_LIMIT = 2 << 30
 SLACK = 1 << 20  # a segment may be this much larger than twice what is needed
+GUESSES = 4  # segments to look for by name before the folder is listed
 
 
 class Segment(NamedTuple):
@@ -29,7 +30,7 @@ class Segment(NamedTuple):
 
     fd: int
     capacity: int
-    path: Path | None
+    path: str | None
 
 
 class Pool:
@@ -47,7 +48,7 @@ class Pool:
         self._directory = directory
         self.limit = min(DEFAULT_LIMIT, directory.total_nbytes() // 4) if limit is None else limit
 
-    def take(self, nbytes: int, warm: set[int]) -> Segment | None:
+    def take(self, nbytes: int, warm: Collection[tuple[int, int]]) -> Segment | None:
         """Take a free segment of at least that size, not much larger, locked whole and moved to ``tmp/``.
 
         Parameters
@@ -55,19 +56,16 @@ class Pool:
         nbytes
             Bytes needed.
         warm
-            Inodes of segments to prefer.
+            Capacity and inode of segments to prefer, free or not, the likeliest to be free first.
         """
-        largest = 2 * nbytes + SLACK
-        usable = [entry for entry in self._directory.pooled() if nbytes <= entry[0] <= largest]
-        if len(usable) > 1:
-            usable.sort(key=lambda entry: (inode(entry[1]) not in warm, entry[0]))
-        for capacity, path in usable:
+        for capacity, inode in self._candidates(nbytes, warm):
+            path = self._directory.pool_path(capacity, inode)
             fd = lock_whole(path)
             if fd is None:
                 continue
             try:
                 if os.fstat(fd).st_size >= capacity:
-                    target = self._directory.tmp_path()
+                    target = self._directory.tmp_path(inode)
                     os.rename(path, target)
                     return Segment(fd, capacity, target)
                 os.unlink(path)  # not of our making; writing to it could raise SIGBUS
@@ -79,16 +77,24 @@ class Pool:
             close_file(fd)
         return None
 
-    def put_back(self, path: Path) -> bool:
+    def _candidates(self, nbytes: int, warm: Collection[tuple[int, int]]) -> Iterator[tuple[int, int]]:
+        """Give capacity and inode of segments that may be free and are of a fitting size."""
+        largest = 2 * nbytes + SLACK
+        guesses = [entry for entry in warm if nbytes <= entry[0] <= largest]
+        yield from guesses[:GUESSES]
+        usable = [entry for entry in self._directory.pooled() if nbytes <= entry[0] <= largest]
+        yield from sorted(usable, key=lambda entry: (entry not in guesses, entry[0]))
+
+    def put_back(self, path: str) -> bool:
         """Move a segment that is no longer needed to the pool; False where it is gone already."""
         try:
-            capacity = os.stat(path, follow_symlinks=False).st_size
-            if capacity == 0:
+            status = os.stat(path, follow_symlinks=False)
+            if status.st_size == 0:
                 os.unlink(path)
                 return True
-            os.rename(path, self._directory.pool_path(capacity))
+            os.rename(path, self._directory.pool_path(status.st_size, status.st_ino))
         except FileNotFoundError:
-            if path.exists():  # then it is the pool that is missing
+            if os.path.lexists(path):  # then it is the pool that is missing
                 raise
             return False
         with contextlib.suppress(OSError):  # what is moved is moved; the next one trims again
@@ -101,24 +107,27 @@ class Pool:
         total = sum(capacity for capacity, _ in entries)
         if total <= limit:
             return
-        for capacity, path in sorted(entries, key=lambda entry: changed(entry[1])):
+        paths = {self._directory.pool_path(*entry): entry[0] for entry in entries}
+        for path in sorted(paths, key=changed):
             if total <= limit:
                 return
             delete(path)
-            total -= capacity
+            total -= paths[path]
 
-    def sweep(self) -> None:
-        """Move segments whose writer has died to the pool."""
+    def sweep(self) -> int:
+        """Move segments whose writer has died to the pool; say how many."""
+        swept = 0
         for path in self._directory.unfinished():
             fd = lock_whole(path)
             if fd is not None:
                 try:
-                    self.put_back(path)
+                    swept += self.put_back(path)
                 finally:
                     close_file(fd)
+        return swept
 
 
-def delete(path: Path) -> None:
+def delete(path: str) -> None:
     """Delete a free segment."""
     fd = lock_whole(path)
     try:
@@ -132,15 +141,7 @@ def delete(path: Path) -> None:
             close_file(fd)
 
 
-def inode(path: Path) -> int:
-    """Give the inode of a path; 0 where it is gone."""
-    try:
-        return os.stat(path, follow_symlinks=False).st_ino
-    except FileNotFoundError:
-        return 0
-
-
-def changed(path: Path) -> int:
+def changed(path: str) -> int:
     """Give when a path was last changed or moved; 0 where it is gone."""
     try:
         return os.stat(path, follow_symlinks=False).st_ctime_ns

@@ -19,7 +19,8 @@ from rollferry.memory.leases import bytes_of
 
 __all__ = ["ShmWriter"]
 
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG)
+# Giving pages to a mapping of a full tmpfs is EFAULT.
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.ENOMEM, errno.EFBIG, errno.EFAULT)
 
 
 class ShmWriter:
@@ -59,19 +60,51 @@ class ShmWriter:
     def acquire(self) -> None:
         """Take a segment, free or new, and map it."""
         nbytes = HEADER_NBYTES + self._payload_nbytes + self._manifest_nbytes
-        self._segment = self._pool.take(nbytes, self._mappings.inodes())
-        recycled = self._segment is not None
+        self._segment = self._pool.take(nbytes, self._mappings.segments())
+        if self._segment is None and self._pool.sweep():
+            self._segment = self._pool.take(nbytes, ())
         try:
             if self._segment is None:
                 self._segment = create(self._directory, capacity_for(nbytes))
-                reserve(self._segment, self._directory, self._pool, self._mappings)
-            self._mapping = self._mappings.take(self._segment.fd, self._segment.capacity, recycled=recycled)
+            self._mapping = self._mapped(self._segment)
         except BaseException:
             self.abort()
             raise
         self._memory = bytes_of(self._mapping.lease)
         if self._payload_nbytes:
             self.chunks = [self._memory[HEADER_NBYTES : HEADER_NBYTES + self._payload_nbytes]]
+
+    def _mapped(self, segment: Segment) -> Mapping:
+        """Map a segment with all its memory, at the cost of the pool where it must be."""
+        try:
+            return self._map(segment)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+        self._pool.sweep()
+        self._pool.trim(0)
+        self._mappings.prune()
+        try:
+            return self._map(segment)
+        except OSError as error:
+            if error.errno not in FULL:
+                raise
+            free = self._directory.free_nbytes()
+            raise EngineFullError(
+                f"{self._directory.root} is full: the bundle needs {segment.capacity:,} bytes, {free:,} are free. Remove "
+                "bundles that were read, or make the file system larger (in a container: --shm-size=16g)",
+                needed=segment.capacity,
+                free=free,
+            ) from error
+
+    def _map(self, segment: Segment) -> Mapping:
+        try:
+            if os.fstat(segment.fd).st_size < segment.capacity:
+                os.ftruncate(segment.fd, segment.capacity)
+            return self._mappings.take(segment.fd, segment.capacity)
+        except OSError:
+            os.ftruncate(segment.fd, 0)  # what memory it got is for others
+            raise
 
     def publish(self, manifest: bytes) -> None:
         segment = self._segment
@@ -131,36 +164,13 @@ def create(directory: Directory, capacity: int) -> Segment:
 def open_new(directory: Directory, capacity: int) -> Segment:
     """Open a new file."""
     try:
-        fd = open_file(directory.tmp, os.O_TMPFILE | os.O_RDWR)
+        fd = open_file(str(directory.tmp), os.O_TMPFILE | os.O_RDWR)
         path = None
     except OSError as error:
         if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
             raise
-        path = directory.tmp_path()
+        path = directory.new_path()
         fd = open_file(path, os.O_CREAT | os.O_EXCL | os.O_RDWR)
     if fd is None:
         raise FileNotFoundError(errno.ENOENT, "the directory is gone", str(directory.tmp))
     return Segment(fd, capacity, path)
-
-
-def reserve(segment: Segment, directory: Directory, pool: Pool, mappings: Mappings) -> None:
-    """Reserve all memory of a segment, so that no write to it can fail; at the cost of the pool where it must be."""
-    for last in (False, True):
-        try:
-            os.posix_fallocate(segment.fd, 0, segment.capacity)
-            return
-        except OSError as error:
-            if error.errno not in FULL:
-                raise
-            os.ftruncate(segment.fd, 0)
-            if not last:
-                pool.trim(0)
-                mappings.prune()
-                continue
-            free = directory.free_nbytes()
-            raise EngineFullError(
-                f"{directory.root} is full: the bundle needs {segment.capacity:,} bytes, {free:,} are free. Remove bundles "
-                "that were read, or make the file system larger (in a container: --shm-size=16g)",
-                needed=segment.capacity,
-                free=free,
-            ) from error
