@@ -8,7 +8,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sys/stat.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 static int set_lock(int fd, short kind, Py_ssize_t byte)
 {
@@ -31,6 +33,55 @@ static PyObject *try_lock(PyObject *module, PyObject *args)
         Py_RETURN_FALSE;
     }
     return PyErr_SetFromErrno(PyExc_OSError);
+}
+
+/* Open a file and take a shared lock of one byte; the path must lead to it still when it is locked. -1 and errno, which is
+ * ENOENT where it doesn't, or another has an exclusive lock. */
+static int open_locked(const char *path, Py_ssize_t byte)
+{
+    struct stat here, there;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0) {
+        return -1;
+    }
+    int error = 0;
+    if (set_lock(fd, F_RDLCK, byte) < 0) {
+        error = errno == EAGAIN || errno == EACCES ? ENOENT : errno;
+    } else if (lstat(path, &there) < 0 || fstat(fd, &here) < 0) {
+        error = errno;
+    } else if (here.st_ino != there.st_ino || here.st_dev != there.st_dev) {
+        error = ENOENT;
+    }
+    if (error != 0) {
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    return fd;
+}
+
+static PyObject *open_leased(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *path;
+    Py_ssize_t byte;
+    if (!PyArg_ParseTuple(args, "O&n", PyUnicode_FSConverter, &path, &byte)) {
+        return NULL;
+    }
+    int fd;
+    Py_BEGIN_ALLOW_THREADS
+    fd = open_locked(PyBytes_AsString(path), byte);
+    Py_END_ALLOW_THREADS
+    PyObject *result = NULL;
+    if (fd >= 0) {
+        result = PyLong_FromLong(fd);
+    } else if (errno == ENOENT) {
+        result = Py_NewRef(Py_None);
+    } else {
+        PyErr_SetFromErrnoWithFilenameObject(PyExc_OSError, path);
+    }
+    Py_DECREF(path);
+    return result;
 }
 
 static PyObject *unlock(PyObject *module, PyObject *args)
@@ -67,6 +118,10 @@ static PyMethodDef functions[] = {
      "try_lock(fd, byte, exclusive)\n--\n\n"
      "Lock one byte for the open file description of `fd`, without waiting; False if another holds it.\n"
      "An exclusive lock needs a descriptor open for writing, a shared one a descriptor open for reading."},
+    {"open_leased", open_leased, METH_VARARGS,
+     "open_leased(path, byte)\n--\n\n"
+     "Open a file for reading, with a shared lock of one byte, and give its descriptor; None where there is no such file,\n"
+     "another has an exclusive lock, or the path led elsewhere once it was locked."},
     {"unlock", unlock, METH_VARARGS, "unlock(fd, byte)\n--\n\nDrop the lock of one byte."},
     {"is_memory_backed", is_memory_backed, METH_O,
      "is_memory_backed(fd)\n--\n\nWhether the file system of `fd` keeps its files in memory."},

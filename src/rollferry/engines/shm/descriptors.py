@@ -11,7 +11,7 @@ from rollferry import _native
 from rollferry.engines.shm.segment import READER_BYTE, WRITER_BYTE
 from rollferry.errors import EngineError
 
-__all__ = ["close_file", "lock_whole", "names", "open_file", "translated"]
+__all__ = ["close_file", "lock_whole", "names", "open_file", "opened_leased", "translated"]
 
 # Descriptors that have locks or are about to; a fork waits until each is either open and noted, or closed.
 HELD: set[int] = set()
@@ -45,6 +45,18 @@ def close_file(fd: int) -> None:
     with FORKING:
         HELD.discard(fd)
         os.close(fd)
+
+
+@contextmanager
+def opened_leased(path: str) -> Iterator[int | None]:
+    """Have a published segment open for reading, leased; None where it is gone. A mapping of it keeps the lease."""
+    with FORKING:
+        fd = _native.open_leased(path, READER_BYTE)
+        try:
+            yield fd
+        finally:
+            if fd is not None:
+                os.close(fd)
 
 
 def close_all_in_child() -> None:
