@@ -12,7 +12,8 @@ from rollferry.bundle.extend import extended
 from rollferry.bundle.fields import encode_batch
 from rollferry.bundle.manifest import BatchType
 from rollferry.bundle.publish import publish
-from rollferry.bundle.read import PausedCollector, packed_field, read
+from rollferry.bundle.read import read
+from rollferry.bundle.rebuild import PausedCollector, packed_field
 from rollferry.bundle.request import FieldsLike, Request, RowsLike, Verify
 from rollferry.bundle.stages import remove_stages
 from rollferry.engines.base import Engine, Usage
