@@ -45,6 +45,6 @@ _MILES_OTHERS: Final = (
     "n_adapters",
 )
 
-#: Fields of the rollout data of Miles. Any of them may be absent or None, and so may any row. Layouts are inferred, as Miles
-#: sends rows as ndarrays, tensors or lists, and rewards as floats, None or dicts.
+#: Fields of the rollout data of Miles. Any of them may be absent or None, and so may any row. Layouts are inferred, as
+#: Miles sends rows as ndarrays, tensors or lists, and rewards as floats, None or dicts.
 MILES: Final = Schema({name: FieldSchema(row_aligned=name in _MILES_ROWS) for name in (*_MILES_ROWS, *_MILES_OTHERS)})

@@ -1,7 +1,7 @@
 """Miles' object store, with rollferry behind it.
 
-The names are those of Miles' own module, so that its code runs on this one when it imports it instead; docs/miles.md says
-which lines to change. Miles itself is not needed.
+The names are those of Miles' own module, so that its code runs on this one when it imports it instead; docs/miles.md
+says which lines to change. Miles itself is not needed.
 """
 
 import json
@@ -97,7 +97,7 @@ class SpecLike(Protocol):
 
 @dataclass(frozen=True)
 class StoreObjectRef:
-    """Reference to a stored value: two strings, hashable, picklable, and a member that pydantic takes in a tagged union.
+    """Reference to a stored value: two strings. Hashable, picklable, and a member of a tagged union for pydantic.
 
     Parameters
     ----------
@@ -265,8 +265,8 @@ class RayObjectStore(RollferryObjectStore):
 class MooncakeObjectStore(RollferryObjectStore):
     """Object store in Mooncake Store, with Miles' arguments for it.
 
-    ``args.mooncake_store_init_kwargs`` and ``args.mooncake_replica_num`` are translated to options of ``mooncake://``; what
-    they lack comes from Mooncake's environment variables. As in Miles the protocol is ``rdma`` by default.
+    ``args.mooncake_store_init_kwargs`` and ``args.mooncake_replica_num`` are translated to options of ``mooncake://``;
+    what they lack comes from Mooncake's environment variables. As in Miles the protocol is ``rdma`` by default.
 
     Raises
     ------
