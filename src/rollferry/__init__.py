@@ -32,12 +32,14 @@ from rollferry.errors import (
     RollferryError,
     RollferryWarning,
     SchemaError,
+    SelectionError,
     UnsupportedValueError,
 )
 from rollferry.explain import Explanation, FieldReport
 from rollferry.ferry import Ferry, connect
 from rollferry.layouts.lazy import LazyList, LazyRows
 from rollferry.layouts.register import register
+from rollferry.packed import Packed
 from rollferry.refs import TransferRef
 from rollferry.schema import FieldSchema, Schema
 from rollferry.timings import Timing
@@ -57,11 +59,13 @@ __all__ = [
     "FieldSchema",
     "LazyList",
     "LazyRows",
+    "Packed",
     "RefError",
     "RollferryError",
     "RollferryWarning",
     "Schema",
     "SchemaError",
+    "SelectionError",
     "Timing",
     "TransferRef",
     "UnsupportedValueError",
