@@ -135,7 +135,7 @@ def encode_field(
     key: Any, value: Any, hint: FieldSchema | None, encoder: Encoder, batch: object, *, repeated: bool
 ) -> tuple[Any, int]:
     """Encode one field, `repeated` where something else has the same object; give its form and column."""
-    if hint is None:
+    if hint is None or (hint.layout is None and hint.nullable):
         return encoder.field(value, batch, repeated=repeated)
     check_field(key, value, hint)
     if hint.layout == "pickled":
