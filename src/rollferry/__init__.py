@@ -31,6 +31,7 @@ from rollferry.errors import (
     RollferryError,
     RollferryWarning,
     SchemaError,
+    SelectionError,
     UnsupportedValueError,
 )
 from rollferry.explain import Explanation, FieldReport
@@ -61,6 +62,7 @@ __all__ = [
     "RollferryWarning",
     "Schema",
     "SchemaError",
+    "SelectionError",
     "Timing",
     "TransferRef",
     "UnsupportedValueError",

@@ -6,6 +6,7 @@
     ├── UnsupportedValueError (TypeError)     a value that can't be kept exactly; names its path in the batch
     ├── BatchChangedError (RuntimeError)      the batch was changed while it was being put
     ├── SchemaError (ValueError)              data that breaks its schema; names field and row
+    ├── SelectionError (LookupError)          fields, rows or buffers that a get or append asks for and can't have
     ├── RefError (ValueError)                 a reference that is foreign, damaged, forged or of another version
     ├── BundleError                           a stored bundle that is corrupt, truncated or hostile
     ├── BundleNotFoundError (LookupError)     a bundle that was removed or never existed here
@@ -25,6 +26,7 @@ __all__ = [
     "RollferryError",
     "RollferryWarning",
     "SchemaError",
+    "SelectionError",
     "UnsupportedValueError",
 ]
 
@@ -66,6 +68,10 @@ class SchemaError(RollferryError, ValueError):
         self.reason = reason
         self.field = field
         self.row = row
+
+
+class SelectionError(RollferryError, LookupError):
+    """Fields, rows or buffers that were asked for don't fit the bundle. Nothing was read or written."""
 
 
 class RefError(RollferryError, ValueError):

@@ -3,13 +3,14 @@
 import asyncio
 import os
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, Self, get_args
 
 from rollferry.bundle.fields import encode_batch
 from rollferry.bundle.publish import publish
-from rollferry.bundle.read import PausedCollector, Verify, read
+from rollferry.bundle.read import PausedCollector, read
+from rollferry.bundle.request import Request, RowsLike, Verify
 from rollferry.engines.base import Engine, Usage
 from rollferry.engines.registry import open_engine
 from rollferry.errors import FerryClosedError, RefError, SchemaError
@@ -156,6 +157,9 @@ class Ferry:
         ref: Ref,
         *,
         type: BatchType = "dict",
+        fields: Iterable[Any] | None = None,
+        rows: RowsLike | None = None,
+        into: Mapping[Any, Any] | None = None,
         readonly: bool = False,
         lazy: bool = False,
         verify: Verify = "auto",
@@ -200,11 +204,10 @@ class Ferry:
         if verify not in get_args(Verify):
             raise ValueError(f"verify must be one of {', '.join(get_args(Verify))}, not {verify!r}")
         own = self._own(ref)
+        request = Request(fields, rows, into, verify, readonly, lazy, self._allow_pickle)
         with PausedCollector():
             watch = Stopwatch()
-            batch = read(
-                engine, own, verify=verify, readonly=readonly, lazy=lazy, allow_pickle=self._allow_pickle, watch=watch
-            )
+            batch = read(engine, own, request, watch)
             self._note("get", own, watch)
             return batch
 
@@ -307,7 +310,14 @@ class Ferry:
 
     def _note(self, operation: Literal["put", "get"], ref: TransferRef, watch: Stopwatch) -> None:
         self.timings.append(
-            Timing(operation=operation, id=ref.id, nbytes=ref.nbytes, rows=ref.rows, phases=watch.phases)
+            Timing(
+                operation=operation,
+                id=ref.id,
+                nbytes=ref.nbytes,
+                rows=ref.rows,
+                phases=watch.phases,
+                fetched_nbytes=watch.fetched_nbytes,
+            )
         )
 
     def _own(self, ref: Ref) -> TransferRef:

@@ -23,6 +23,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
         Bytes of its payload.
     rows
         Rows of the batch, where its row-aligned fields agree.
+    fetched_nbytes
+        Of a get, bytes of the payload that were fetched, or mapped: all of them, or what fields and rows needed.
     phases
         Phase -> seconds, in the order in which they came. Of a put: ``choose`` (layouts, and where the bytes lie), ``pack``
         (copying them to the engine's memory, which may be sent meanwhile), ``publish`` (manifest, and sending what is left). Of
@@ -34,6 +36,7 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     nbytes: int
     rows: int | None
     phases: dict[str, float]
+    fetched_nbytes: int = 0
 
     @property
     def seconds(self) -> float:
@@ -46,6 +49,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.phases: dict[str, float] = {}
+        self.fetched_nbytes = 0
         self._last = time.perf_counter()
 
     def lap(self, phase: str) -> None:

@@ -50,11 +50,11 @@ class Checksums:
         return b"".join(self._sums)
 
 
-def check_payload(members: Sequence[Bytes], sums: bytes | None, key: str) -> None:
+def check_payload(members: Sequence[Bytes], sums: bytes | None) -> None:
     """Raise BundleError unless every member has its checksum."""
     if sums is None:
         raise BundleError('verify="full" needs checksums; connect the putting side with checksum=True')
     for number, member in enumerate(members):
         start = NBYTES * number
         if xxhash.xxh3_64_intdigest(member.data) != int.from_bytes(sums[start : start + NBYTES], "little"):
-            raise BundleError(f"bundle {key}: member {number} is corrupt: its checksum does not match")
+            raise BundleError(f"member {number} is corrupt: its checksum does not match")

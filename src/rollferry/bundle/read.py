@@ -1,65 +1,139 @@
-"""Reading a bundle: manifest first, checked as a whole; then its members, rebuilt field by field."""
+"""Reading a bundle: manifest first, checked as a whole; then the members asked for, rebuilt field by field."""
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, Literal
+from typing import Any, NamedTuple
 
 from rollferry.bundle.checksums import check_payload
 from rollferry.bundle.manifest import Field, Manifest, load
-from rollferry.engines.base import Engine
-from rollferry.errors import BundleError, RefError, RollferryError
+from rollferry.bundle.request import Request, chosen, resolve_rows
+from rollferry.bundle.select import Options, Selection
+from rollferry.engines.base import Engine, Reader
+from rollferry.errors import BundleError, RefError, RollferryError, SelectionError
 from rollferry.layouts.decoder import Decoder
 from rollferry.layouts.lazy import LazyList
 from rollferry.layouts.numbers import Numbers
 from rollferry.refs import TransferRef
 from rollferry.timings import Stopwatch
 
-__all__ = ["PausedCollector", "Verify", "read"]
-
-Verify = Literal["auto", "manifest", "full"]
+__all__ = ["PausedCollector", "read"]
 
 
-def read(
-    engine: Engine,
-    ref: TransferRef,
-    *,
-    verify: Verify,
-    readonly: bool,
-    lazy: bool,
-    allow_pickle: bool,
-    watch: Stopwatch,
-) -> dict[Any, Any]:
+class Part(NamedTuple):
+    """What is wanted of one bundle, fetched.
+
+    Parameters
+    ----------
+    fields
+        The fields wanted.
+    keys
+        Their keys.
+    decoder
+        Rebuilds them.
+    fetched_nbytes
+        Bytes of the payload that were fetched.
+    """
+
+    fields: Sequence[Field]
+    keys: Sequence[Any]
+    decoder: Decoder
+    fetched_nbytes: int
+
+
+def read(engine: Engine, ref: TransferRef, request: Request, watch: Stopwatch) -> dict[Any, Any]:
     """Rebuild the batch of a reference over leased memory."""
     reader = engine.open(ref.key)
-    try:
-        manifest, digest = load(reader.manifest, reader.payload_nbytes)
-        if (digest, manifest.id, manifest.payload_nbytes, manifest.rows) != (ref.digest, ref.id, ref.nbytes, ref.rows):
-            raise RefError(f"bad reference: the bundle {ref.key} is not the one it was made for")
-        watch.lap("open")
-        writable = not readonly or any(spec.needs_writable() for spec in manifest.columns)
-        members = reader.fetch([(member.offset, member.nbytes) for member in manifest.members], writable=writable)
-    except BundleError as error:
-        raise type(error)(f"bundle {ref.key}: {error}") from error
-    finally:
-        reader.close()
-    watch.lap("fetch")
     with rebuilding(ref.key):
-        if verify == "full" or (verify == "auto" and engine.networked):
-            check_payload(members, manifest.checksums, ref.key)
-            watch.lap("verify")
-        decoder = Decoder(manifest.columns, members.__getitem__, allow_pickle=allow_pickle, readonly=readonly)
-        batch = rebuild(manifest, decoder, partial(lazy_field, bundle=ref.key) if lazy else rebuild_field)
+        try:
+            manifest, digest = load(reader.manifest, reader.payload_nbytes)
+            if (digest, manifest.id, manifest.payload_nbytes, manifest.rows) != (
+                ref.digest,
+                ref.id,
+                ref.nbytes,
+                ref.rows,
+            ):
+                raise RefError(f"bad reference: the bundle {ref.key} is not the one it was made for")
+            watch.lap("open")
+            options = Options(request.allow_pickle, request.readonly, engine.networked)
+            part = (some if request.is_partial else everything)(manifest, reader, request, options, watch)
+        finally:
+            reader.close()
+        watch.fetched_nbytes += part.fetched_nbytes
+        batch = rebuild(part, partial(lazy_field, bundle=ref.key) if request.lazy else rebuild_field)
         watch.lap("rebuild")
         return batch
 
 
+def everything(manifest: Manifest, reader: Reader, request: Request, options: Options, watch: Stopwatch) -> Part:
+    """Fetch a whole bundle."""
+    ranges = [(member.offset, member.nbytes) for member in manifest.members]
+    members = reader.fetch(ranges, writable=is_writable(manifest, options))
+    watch.lap("fetch")
+    if request.verify == "full" or (request.verify == "auto" and options.networked):
+        check_payload(members, manifest.checksums)
+        watch.lap("verify")
+    decoder = Decoder(
+        manifest.columns, members.__getitem__, allow_pickle=options.allow_pickle, readonly=options.readonly
+    )
+    keys = [field.key for field in manifest.fields] if manifest.keys is None else decoder.column(manifest.keys)
+    return Part(manifest.fields, keys, decoder, manifest.payload_nbytes)
+
+
+def some(manifest: Manifest, reader: Reader, request: Request, options: Options, watch: Stopwatch) -> Part:
+    """Fetch some fields, or some rows of them."""
+    selection = Selection(manifest, reader, options)
+    keys = [field.key for field in manifest.fields] if manifest.keys is None else selection.values(manifest.keys)
+    if len(set(keys)) != len(manifest.fields):
+        raise BundleError("the number of keys is not that of the fields")
+    names = chosen(request.fields, keys)
+    by_key = dict(zip(keys, manifest.fields, strict=True))
+    fields = [by_key[name] for name in names]
+    if request.rows is None:
+        for field in fields:
+            selection.whole(field.column)
+    else:
+        select_rows(fields, request.rows, selection)
+    decoder = selection.decoder(writable=is_writable(manifest, options))
+    watch.lap("fetch")
+    return Part(fields, names, decoder, selection.fetched_nbytes)
+
+
+def select_rows(fields: Sequence[Field], wanted: Any, selection: Selection) -> None:
+    """Ask for rows of the row-aligned fields, and for the others as they are."""
+    counts = {field.key: selection.row_count(field) for field in fields}
+    different = {count: key for key, count in counts.items() if count is not None}
+    if len(different) > 1:
+        described = ", ".join(f"{key!r} has {count}" for count, key in different.items())
+        raise SelectionError(
+            f"fields differ in their number of rows ({described}); name those to read in fields=, or put those that don't "
+            "hold a value per sample with FieldSchema(row_aligned=False)"
+        )
+    if not different:
+        raise SelectionError("none of the fields has rows")
+    rows = resolve_rows(wanted, next(iter(different)))
+    for field in fields:
+        if counts[field.key] is None:
+            selection.whole(field.column)
+        elif field.form == "value":
+            selection.inner(field.column, rows)
+        else:
+            selection.rows(field.column, rows)
+
+
+def is_writable(manifest: Manifest, options: Options) -> bool:
+    """Whether memory has to be writable."""
+    return not options.readonly or any(spec.needs_writable() for spec in manifest.columns)
+
+
 @contextmanager
 def rebuilding(key: str) -> Iterator[None]:
-    """Turn what goes wrong in rebuilding into BundleError."""
+    """Turn what goes wrong in reading a bundle into BundleError."""
     try:
         yield
+    except BundleError as error:
+        raise type(error)(f"bundle {key}: {error}") from error
     except (RollferryError, MemoryError, TimeoutError):  # a signal handler's too
         raise
     except ImportError as error:
@@ -83,23 +157,22 @@ class PausedCollector:
             gc.enable()
 
 
-def rebuild(manifest: Manifest, decoder: Decoder, make: Callable[[Field, Manifest, Decoder], Any]) -> dict[Any, Any]:
+def rebuild(part: Part, make: Callable[[Field, Decoder], Any]) -> dict[Any, Any]:
     """Rebuild the dict in its original order."""
-    keys = [field.key for field in manifest.fields] if manifest.keys is None else decoder.column(manifest.keys)
-    if len(keys) != len(manifest.fields):
+    if len(part.keys) != len(part.fields):
         raise BundleError("the number of keys is not that of the fields")
     batch = {}
-    for key, field in zip(keys, manifest.fields, strict=True):
-        batch[key] = make(field, manifest, decoder)
-    if len(batch) != len(keys):
+    for key, field in zip(part.keys, part.fields, strict=True):
+        batch[key] = make(field, part.decoder)
+    if len(batch) != len(part.keys):
         raise BundleError("a key occurs twice")
     return batch
 
 
-def rebuild_field(field: Field, manifest: Manifest, decoder: Decoder) -> Any:
+def rebuild_field(field: Field, decoder: Decoder) -> Any:
     """Rebuild the value of one field."""
     if field.form == "array":
-        spec = manifest.columns[field.column]
+        spec = decoder.specs[field.column]
         if not isinstance(spec, Numbers):
             raise BundleError(f"field {field.key!r} is no column of numbers")
         return spec.array(decoder)
@@ -111,11 +184,11 @@ def rebuild_field(field: Field, manifest: Manifest, decoder: Decoder) -> Any:
     return tuple(values) if field.form == "tuple" else values
 
 
-def lazy_field(field: Field, manifest: Manifest, decoder: Decoder, *, bundle: str) -> Any:
+def lazy_field(field: Field, decoder: Decoder, *, bundle: str) -> Any:
     """Give the rows of one field unbuilt; its value if it has no rows."""
     if field.form in ("array", "value"):
-        return rebuild_field(field, manifest, decoder)
-    spec = manifest.columns[field.column]
+        return rebuild_field(field, decoder)
+    spec = decoder.specs[field.column]
 
     def rebuild_later() -> list[Any]:
         with PausedCollector(), rebuilding(bundle):

@@ -1,17 +1,20 @@
 """dense and ragged: arrays of one dtype, alone or as rows, with their values in one contiguous member."""
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import msgspec
 import numpy as np
 
 from rollferry.errors import BundleError, UnsupportedValueError
-from rollferry.layouts.base import MAX_NDIM, Count, Int64Array, Spec
+from rollferry.layouts.base import MAX_NDIM, Count, Int64Array, Spec, Taken
 from rollferry.layouts.dtypes import NumpyDType
 from rollferry.layouts.lazy import LazyRows
 from rollferry.layouts.library import ArrayLibrary, ArrayRows, LossyCastError
 from rollferry.layouts.numpy_arrays import NumpyLibrary
 from rollferry.layouts.optional import load
+from rollferry.layouts.rows import Rows
 from rollferry.layouts.tree.union import Union
 
 if TYPE_CHECKING:
@@ -75,6 +78,10 @@ class ArraySpec(Spec, frozen=True, kw_only=True):
     def dtype_name(self) -> str:
         return library_named(self.library).dtype_name(self.dtype)
 
+    def itemsize(self) -> int:
+        """Give the bytes of an element."""
+        return library_named(self.library).itemsize(self.dtype)
+
 
 class Dense(ArraySpec, frozen=True, tag="dense", kw_only=True):
     """One array.
@@ -89,6 +96,32 @@ class Dense(ArraySpec, frozen=True, tag="dense", kw_only=True):
     why: ClassVar[str] = "one array"
 
     shape: list[Count]
+
+    def select(self, rows: Rows, taken: Taken) -> "Dense | Ragged":
+        nbytes = self.itemsize() * math.prod(self.shape)
+        taken.keep(self.values, nbytes, rows)
+        if rows.count == 1:
+            return self
+        length, *inner = self.shape or [1]
+        offsets = taken.new_member(np.arange(rows.count + 1) * length) if self.shape else None
+        return Ragged(
+            rows=rows.count,
+            library=self.library,
+            dtype=self.dtype,
+            values=self.values,
+            original=self.original,
+            returns=self.returns,
+            ndim=len(self.shape),
+            inner=inner if self.shape else None,
+            offsets=offsets,
+        )
+
+    def inner_rows(self, taken: Taken) -> int | None:
+        return self.shape[0] if self.shape else None
+
+    def select_inner(self, rows: Rows, taken: Taken) -> "Dense":
+        taken.keep(self.values, self.itemsize() * math.prod(self.shape[1:]), rows)
+        return msgspec.structs.replace(self, shape=[rows.count, *self.shape[1:]])
 
     def decode(self, source: "Decoder") -> list[Any]:
         return [self.load(source).reshape(tuple(self.shape))]
@@ -125,6 +158,24 @@ class Ragged(ArraySpec, frozen=True, tag="ragged", kw_only=True):
     def members(self) -> Iterable[int]:
         return [number for number in (self.values, self.offsets, self.shapes) if number is not None]
 
+    def select(self, rows: Rows, taken: Taken) -> "Ragged":
+        if self.ndim == 0:
+            taken.keep(self.values, self.itemsize(), rows)
+        elif self.shapes is not None:
+            dtype = np.dtype((np.int64, self.ndim))
+            shapes = taken.read(self.shapes, dtype, Rows.span(0, int(rows.stops.max(initial=0))))
+            sizes, stops = sizes_of(shapes)
+            chosen = rows.indices()
+            items = Rows(stops[chosen] - sizes[chosen], stops[chosen]).joined()
+            taken.keep(self.values, self.itemsize(), items)
+            taken.store(self.shapes, shapes[chosen])
+        elif self.offsets is None or self.inner is None:
+            raise BundleError("a ragged column lacks its offsets")
+        else:
+            items = taken.offsets(self.offsets, rows)
+            taken.keep(self.values, self.itemsize() * math.prod(self.inner), items)
+        return msgspec.structs.replace(self, rows=rows.count)
+
     def decode(self, source: "Decoder") -> list[Any]:
         library = self.target()
         if self.ndim > MAX_NDIM:
@@ -153,6 +204,14 @@ class Ragged(ArraySpec, frozen=True, tag="ragged", kw_only=True):
         if total < 0:
             raise BundleError("offsets of a ragged column are negative")
         return self.load(source).reshape((total, *self.inner)), offsets
+
+
+def sizes_of(shapes: Int64Array) -> tuple[Int64Array, Int64Array]:
+    """Give the number of elements of arrays, and their sums. Raises BundleError for what no payload can hold."""
+    if (shapes < 0).any() or np.prod(shapes, axis=1, dtype=np.float64).sum() >= 1 << 53:
+        raise BundleError("the shapes of a ragged column are no shapes")
+    sizes = np.prod(shapes, axis=1)
+    return sizes, np.cumsum(sizes)
 
 
 def library_named(name: str) -> ArrayLibrary:

@@ -1,7 +1,7 @@
 """The contract of a layout."""
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Protocol
 
 import msgspec
 import numpy as np
@@ -10,14 +10,47 @@ import numpy.typing as npt
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
     from rollferry.layouts.lazy import LazyRows
+    from rollferry.layouts.rows import Rows
 
-__all__ = ["MAX_DEPTH", "MAX_NDIM", "Count", "Int64Array", "Spec"]
+__all__ = ["MAX_DEPTH", "MAX_NDIM", "Count", "Int64Array", "Spec", "Taken"]
 
 MAX_NDIM = 64  # dimensions of an array, numpy's limit
 MAX_DEPTH = 100  # levels of nesting in a batch; each takes a few Python frames on both sides
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
 Int64Array = npt.NDArray[np.int64]
+
+
+class Taken(Protocol):
+    """What is taken of a bundle, so that some rows can be rebuilt from it as if it were all that there is.
+
+    A column that was asked for is told by its `Spec.select`, and tells in turn what it needs. Members keep their numbers, and
+    hold only what was taken. All methods raise BundleError for what is not there.
+    """
+
+    def read(self, member: int, dtype: "np.dtype[Any]", rows: "Rows") -> npt.NDArray[Any]:
+        """Give items of a member now, one after the other; they are not kept."""
+
+    def keep(self, member: int, nbytes: int, rows: "Rows") -> None:
+        """Have a member hold items of `nbytes` bytes each."""
+
+    def store(self, member: int, values: npt.NDArray[Any]) -> None:
+        """Have a member hold these values."""
+
+    def new_member(self, values: npt.NDArray[Any]) -> int:
+        """Add a member with these values; give its number."""
+
+    def offsets(self, member: int, rows: "Rows") -> "Rows":
+        """Have a member of offsets hold those of the rows, from 0 on; give the spans that they had."""
+
+    def column(self, number: int, rows: "Rows") -> None:
+        """Ask for rows of a child column."""
+
+    def refer(self, member: int, pairs: Int64Array, columns: list[int]) -> None:
+        """Ask for single rows, as (column, position) pairs, of columns that others own; the member will say where they are."""
+
+    def values(self, number: int) -> list[Any]:
+        """Rebuild a whole child column now."""
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True):
@@ -56,6 +89,18 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_def
 
     def decode(self, source: "Decoder") -> list[Any]:
         """Rebuild the values, `rows` of them."""
+        raise NotImplementedError
+
+    def select(self, rows: "Rows", taken: Taken) -> "Spec":
+        """Take what is needed to rebuild some rows, and give the spec that does so. `rows` fit."""
+        raise NotImplementedError
+
+    def inner_rows(self, taken: Taken) -> int | None:
+        """Give the length of the first axis of the only value; None where it is no array with one."""
+        return None
+
+    def select_inner(self, rows: "Rows", taken: Taken) -> "Spec":
+        """Do as `select` for rows along the first axis of the only value."""
         raise NotImplementedError
 
     def lazy(self, source: "Decoder") -> "LazyRows | None":

@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from rollferry.errors import BundleError
-from rollferry.layouts.base import Spec
+from rollferry.layouts.base import Spec, Taken
 from rollferry.layouts.optional import load
+from rollferry.layouts.rows import Rows
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
@@ -87,6 +89,11 @@ class Media(Spec, frozen=True, tag="media"):
 
     def row_layout_name(self, specs: Sequence[Spec]) -> str:
         return self.layout
+
+    def select(self, rows: Rows, taken: Taken) -> "Media":
+        taken.keep(self.pixels, 1, taken.offsets(self.offsets, rows))
+        taken.column(self.attributes, rows)
+        return msgspec.structs.replace(self, rows=rows.count)
 
     def decode(self, source: "Decoder") -> list[Any]:
         try:

@@ -4,14 +4,16 @@ import builtins
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from rollferry import _native
 from rollferry.errors import BatchChangedError, BundleError, UnsupportedValueError
 from rollferry.layouts.arrays import NUMPY, library_named
-from rollferry.layouts.base import Int64Array, Spec
+from rollferry.layouts.base import Int64Array, Spec, Taken
 from rollferry.layouts.library import LossyCastError
+from rollferry.layouts.rows import Rows
 from rollferry.layouts.tree.registered import Registered
 from rollferry.schema import FieldSchema
 
@@ -113,6 +115,10 @@ class Numbers(Spec, frozen=True, tag="numbers"):
         if len(values) != self.rows:
             raise BundleError(f"{len(values)} numbers are stored for {self.rows}")
         return values
+
+    def select(self, rows: Rows, taken: Taken) -> "Numbers":
+        taken.keep(self.data, DTYPES[self.dtype].itemsize, rows)
+        return msgspec.structs.replace(self, rows=rows.count)
 
     def decode(self, source: "Decoder") -> list[Any]:
         return _native.number_list(source.array(self.data, DTYPES[self.dtype], self.rows), self.dtype, self.type)

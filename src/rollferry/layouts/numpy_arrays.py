@@ -95,7 +95,7 @@ class NumpyLibrary:
             return None
         if any(row.dtype.str != first.dtype.str or row.shape[1:] != first.shape[1:] or row.ndim == 0 for row in rows):
             return None
-        values = np.concatenate(rows)
+        values = np.concatenate(rows, dtype=first.dtype)  # by itself it would give native byte order
         values.flags.writeable = rows[0].flags.writeable
         return values
 
@@ -114,3 +114,7 @@ class NumpyLibrary:
     def dtype_name(self, dtype: NumpyDType) -> str:
         """Name a dtype."""
         return str(dtype_of(dtype))
+
+    def itemsize(self, dtype: NumpyDType) -> int:
+        """Give the bytes of an element."""
+        return dtype_of(dtype).itemsize

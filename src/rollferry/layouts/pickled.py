@@ -4,8 +4,11 @@ import pickle
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from rollferry.errors import UnsupportedValueError
-from rollferry.layouts.base import Spec
+from rollferry.layouts.base import Spec, Taken
+from rollferry.layouts.rows import Rows
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
@@ -43,6 +46,10 @@ class Pickled(Spec, frozen=True, tag="pickled"):
             except Exception as error:
                 raise UnsupportedValueError(f"can't be pickled: {error}", value) from error
         return cls(rows=len(values), column=encoder.column(pickles))
+
+    def select(self, rows: Rows, taken: Taken) -> "Pickled":
+        taken.column(self.column, rows)
+        return msgspec.structs.replace(self, rows=rows.count)
 
     def decode(self, source: "Decoder") -> list[Any]:
         if not source.allow_pickle:

@@ -4,10 +4,12 @@ import builtins
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import msgspec
 import numpy as np
 
 from rollferry import _native
-from rollferry.layouts.base import Int64Array, Spec
+from rollferry.layouts.base import Int64Array, Spec, Taken
+from rollferry.layouts.rows import Rows
 from rollferry.memory.plan import SpanSource
 
 if TYPE_CHECKING:
@@ -50,6 +52,10 @@ class Text(Spec, frozen=True, tag="text"):
             offsets=encoder.array_member(offsets),
             data=encoder.member(SpanSource(spans)),
         )
+
+    def select(self, rows: Rows, taken: Taken) -> "Text":
+        taken.keep(self.data, 1, taken.offsets(self.offsets, rows))
+        return msgspec.structs.replace(self, rows=rows.count)
 
     def decode(self, source: "Decoder") -> list[Any]:
         return _native.text_list(source.bytes(self.data), self._offsets(source), self.type)

@@ -133,6 +133,9 @@ class TorchLibrary:
     def dtype_name(self, dtype: NumpyDType) -> str:
         return str(dtype)
 
+    def itemsize(self, dtype: NumpyDType) -> int:
+        return int(dtype_named(dtype).itemsize)
+
 
 def borrow(values: list[torch.Tensor]) -> Any:
     """Collect tensors natively; False where that can't be done."""

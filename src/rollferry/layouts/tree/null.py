@@ -3,9 +3,12 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 import numpy as np
 
-from rollferry.layouts.base import Spec
+from rollferry.errors import BundleError
+from rollferry.layouts.base import Spec, Taken
+from rollferry.layouts.rows import Rows
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
@@ -40,6 +43,15 @@ class Null(Spec, frozen=True, tag="null"):
 
     def is_array_form(self, specs: Sequence[Spec]) -> bool:
         return True
+
+    def select(self, rows: Rows, taken: Taken) -> "Null":
+        if self.bitmap is None:
+            if self.rows:
+                raise BundleError("a column of None lacks its bitmap")
+            return self
+        taken.keep(self.bitmap, 1, Rows.span(0, (self.rows + 7) // 8))  # that it is there bounds the number of rows
+        taken.store(self.bitmap, np.zeros((rows.count + 7) // 8, np.uint8))
+        return msgspec.structs.replace(self, rows=rows.count)
 
     def decode(self, source: "Decoder") -> list[Any]:
         if self.bitmap is not None:

@@ -4,14 +4,21 @@ import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+import numpy as np
+
 from rollferry import _native
-from rollferry.layouts.base import MAX_NDIM, Spec
+from rollferry.errors import BundleError
+from rollferry.layouts.base import MAX_NDIM, Spec, Taken
+from rollferry.layouts.rows import Rows
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
     from rollferry.layouts.encoder import Encoder
 
 __all__ = ["Objects"]
+
+MAX_SIDE = 1 << 50
 
 
 class Objects(Spec, frozen=True, tag="objects"):
@@ -46,8 +53,32 @@ class Objects(Spec, frozen=True, tag="objects"):
             items=encoder.column(items),
         )
 
+    def select(self, rows: Rows, taken: Taken) -> "Objects":
+        sizes = np.array([math.prod(shape) for shape in self._shapes(taken)], np.int64)
+        stops = np.cumsum(sizes)
+        chosen = rows.indices()
+        taken.column(self.items, Rows(stops[chosen] - sizes[chosen], stops[chosen]).joined())
+        taken.column(self.shapes, rows)
+        return msgspec.structs.replace(self, rows=rows.count)
+
+    def inner_rows(self, taken: Taken) -> int | None:
+        (shape,) = self._shapes(taken)
+        return shape[0] if shape else None
+
+    def select_inner(self, rows: Rows, taken: Taken) -> "Objects":
+        (shape,) = self._shapes(taken)
+        taken.column(self.items, rows.scaled(math.prod(shape[1:])).joined())
+        return ObjectRows(rows=1, shapes=self.shapes, items=self.items, shape=[rows.count, *shape[1:]])
+
+    def _shapes(self, taken: Taken) -> list[list[int]]:
+        shapes = taken.values(self.shapes)
+        sizes = [length for shape in shapes for length in shape]
+        if len(shapes) != self.rows or not all(type(size) is int and 0 <= size < MAX_SIDE for size in sizes):
+            raise BundleError("the shapes of object arrays are no shapes")
+        return shapes
+
     def decode(self, source: "Decoder") -> list[Any]:
-        shapes = source.column(self.shapes)
+        shapes = self.decoded_shapes(source)
         items = source.column(self.items)
         arrays = []
         start = 0
@@ -62,3 +93,22 @@ class Objects(Spec, frozen=True, tag="objects"):
         if start != len(items):
             raise ValueError("the shapes of object arrays don't fit their elements")
         return arrays
+
+    def decoded_shapes(self, source: "Decoder") -> list[Any]:
+        """Give the shape of each array."""
+        return source.column(self.shapes)
+
+
+class ObjectRows(Objects, frozen=True, tag="object_rows", kw_only=True):
+    """Some rows of an object array; only made for a get, never stored.
+
+    Parameters
+    ----------
+    shape
+        Its shape.
+    """
+
+    shape: list[int]
+
+    def decoded_shapes(self, source: "Decoder") -> list[Any]:
+        return [self.shape]

@@ -4,11 +4,13 @@ from collections.abc import Iterable
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 import numpy as np
 
 from rollferry import _native
 from rollferry.errors import BatchChangedError, BundleError
-from rollferry.layouts.base import Count, Spec
+from rollferry.layouts.base import Count, Spec, Taken
+from rollferry.layouts.rows import Rows
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
@@ -71,6 +73,21 @@ class Record(Spec, frozen=True, tag="record"):
             shapes=[[number[name] for name in names] for names, _ in shapes],
             tags=encoder.array_member(np.array(tags, np.uint16)),
         )
+
+    def select(self, rows: Rows, taken: Taken) -> "Record":
+        if self.tags is None:
+            for number in self.columns:
+                taken.column(number, rows)
+        else:
+            tags = taken.read(self.tags, np.dtype(np.uint16), Rows.span(0, int(rows.stops.max(initial=0))))
+            if tags.max(initial=0) >= max(len(self.shapes), 1):
+                raise BundleError("the tags of a record don't fit its shapes")
+            chosen = rows.indices()
+            for key, number in enumerate(self.columns):
+                has = np.array([key in shape for shape in self.shapes])[tags]
+                taken.column(number, Rows.at((np.cumsum(has) - 1)[chosen[has[chosen]]]))
+            taken.store(self.tags, tags[chosen])
+        return msgspec.structs.replace(self, rows=rows.count)
 
     def decode(self, source: "Decoder") -> list[Any]:
         children = [source.column(number) for number in self.columns]
@@ -138,6 +155,12 @@ class Map(Spec, frozen=True, tag="map"):
             keys=encoder.column(keys),
             values=encoder.column(items),
         )
+
+    def select(self, rows: Rows, taken: Taken) -> "Map":
+        items = taken.offsets(self.offsets, rows)
+        taken.column(self.keys, items)
+        taken.column(self.values, items)
+        return msgspec.structs.replace(self, rows=rows.count)
 
     def decode(self, source: "Decoder") -> list[Any]:
         offsets = source.array(self.offsets, np.dtype(np.int64), self.rows + 1)

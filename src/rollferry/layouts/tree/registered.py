@@ -3,9 +3,12 @@
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import msgspec
+
 from rollferry.errors import BundleError, UnsupportedValueError
-from rollferry.layouts.base import Spec
+from rollferry.layouts.base import Spec, Taken
 from rollferry.layouts.optional import MODULES, load
+from rollferry.layouts.rows import Rows
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
@@ -78,6 +81,10 @@ class Registered(Spec, frozen=True, tag="registered"):
     def encode_as(cls, name: str, parts: list[Any], encoder: "Encoder") -> "Registered":
         """Encode parts under a name."""
         return cls(rows=len(parts), name=name, parts=encoder.column(parts))
+
+    def select(self, rows: Rows, taken: Taken) -> "Registered":
+        taken.column(self.parts, rows)
+        return msgspec.structs.replace(self, rows=rows.count)
 
     def decode(self, source: "Decoder") -> list[Any]:
         package = self.name.partition(".")[0]

@@ -3,9 +3,10 @@
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 import numpy as np
 
-from rollferry.layouts.base import Spec
+from rollferry.layouts.base import Spec, Taken
 from rollferry.layouts.dtypes import (
     NumpyDType,
     dtype_from_text,
@@ -15,6 +16,7 @@ from rollferry.layouts.dtypes import (
     is_kept,
     zero_width,
 )
+from rollferry.layouts.rows import Rows
 from rollferry.layouts.tree.registered import BY_NAME, Codec, Registered, register_builtin
 from rollferry.layouts.tree.union import Union
 
@@ -59,6 +61,10 @@ class Scalars(Spec, frozen=True, tag="scalars"):
             return Registered.encode_as("numpy.zero_width_scalar", [dtype_to_text(dtype)] * len(values), encoder)
         data = np.frombuffer(b"".join([value.tobytes() for value in values]), np.uint8)
         return cls(rows=len(values), dtype=code, data=encoder.array_member(data))
+
+    def select(self, rows: Rows, taken: Taken) -> "Scalars":
+        taken.keep(self.data, dtype_of(self.dtype).itemsize, rows)
+        return msgspec.structs.replace(self, rows=rows.count)
 
     def decode(self, source: "Decoder") -> list[Any]:
         array = source.array(self.data, dtype_of(self.dtype), self.rows)

@@ -4,12 +4,14 @@ from collections import abc
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+import msgspec
 import numpy as np
 
 from rollferry import _native
 from rollferry.errors import BatchChangedError
-from rollferry.layouts.base import Spec
+from rollferry.layouts.base import Spec, Taken
 from rollferry.layouts.numbers import Numbers
+from rollferry.layouts.rows import Rows
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
@@ -67,6 +69,10 @@ class Sequence(Spec, frozen=True, tag="sequence"):
             items = encoder.column(flat)
         name: Any = type(values[0]).__name__
         return cls(rows=len(values), type=name, offsets=encoder.array_member(offsets), items=items)
+
+    def select(self, rows: Rows, taken: Taken) -> "Sequence":
+        taken.column(self.items, taken.offsets(self.offsets, rows))
+        return msgspec.structs.replace(self, rows=rows.count)
 
     def decode(self, source: "Decoder") -> list[Any]:
         offsets = source.array(self.offsets, np.dtype(np.int64), self.rows + 1)

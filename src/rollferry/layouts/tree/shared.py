@@ -3,12 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 import numpy as np
 
 from rollferry.errors import BundleError
 from rollferry.layouts.arrays import ArraySpec
-from rollferry.layouts.base import Spec
+from rollferry.layouts.base import Spec, Taken
 from rollferry.layouts.lazy import LazyRows
+from rollferry.layouts.rows import Rows
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
@@ -63,12 +65,31 @@ class Shared(Spec, frozen=True, tag="shared"):
             return None
         # Rows that are stored once have to be repeated, so this takes a copy: the type must not depend on repetitions.
         rows = self.decode(source)
+        if not rows:
+            return spec.lazy(source)
         values = spec.target().join(rows)
         if values is None:
             return None
         offsets = np.zeros(len(rows) + 1, np.int64)
         np.cumsum([len(row) for row in rows], out=offsets[1:])
         return LazyRows(values, offsets)
+
+    def select(self, rows: Rows, taken: Taken) -> "Shared":
+        index = taken.read(self.index, np.dtype(np.int64), rows).copy()
+        own, own_index = np.unique(index[index >= 0], return_inverse=True)
+        foreign, foreign_index = np.unique(-1 - index[index < 0], return_inverse=True)
+        if (len(own) and self.own is None) or (len(foreign) and self.foreign is None):
+            raise BundleError("a shared value refers to nothing")
+        if self.own is not None:
+            taken.column(self.own, Rows.at(own))
+        if self.foreign is not None:
+            pairs = taken.read(self.foreign, np.dtype((np.int64, 2)), Rows.at(foreign))
+            if not set(pairs[:, 0].tolist()) <= set(self.sources):
+                raise BundleError("a shared value refers to nothing")
+            taken.refer(self.foreign, pairs, self.sources)
+        index[index >= 0], index[index < 0] = own_index, -1 - foreign_index
+        taken.store(self.index, index)
+        return msgspec.structs.replace(self, rows=rows.count)
 
     def decode(self, source: "Decoder") -> list[Any]:
         index = source.array(self.index, np.dtype(np.int64), self.rows)

@@ -3,11 +3,13 @@
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from rollferry.errors import BundleError, UnsupportedValueError
-from rollferry.layouts.base import Spec
+from rollferry.layouts.base import Spec, Taken
+from rollferry.layouts.rows import Rows
 from rollferry.layouts.tree.null import Null
 
 if TYPE_CHECKING:
@@ -79,12 +81,23 @@ class Union(Spec, frozen=True, tag="union"):
             raise UnsupportedValueError("more than 65,535 kinds of values in one column", values[0])
         return cls.encode(values, tags.astype(np.uint16), encoder, lambda group: encoder.add(encode(group)))
 
+    def select(self, rows: Rows, taken: Taken) -> "Union":
+        tags = taken.read(self.tags, self._tags_dtype(), Rows.span(0, int(rows.stops.max(initial=0))))
+        chosen = rows.indices()
+        for tag, number in enumerate(self.columns):
+            has = tags == tag
+            taken.column(number, Rows.at((np.cumsum(has) - 1)[chosen[has[chosen]]]))
+        taken.store(self.tags, tags[chosen])
+        return msgspec.structs.replace(self, rows=rows.count)
+
     def decode(self, source: "Decoder") -> list[Any]:
-        dtype = np.dtype(np.uint8 if len(self.columns) <= 256 else np.uint16)
-        tags = source.array(self.tags, dtype, self.rows)
+        tags = source.array(self.tags, self._tags_dtype(), self.rows)
         children = [source.column(number) for number in self.columns]
         counts = np.bincount(tags, minlength=len(children)).tolist()
         if counts != [len(child) for child in children]:
             raise BundleError("the tags of a mixed column don't fit its children")
         following = [iter(child).__next__ for child in children]
         return [following[tag]() for tag in tags.tolist()]
+
+    def _tags_dtype(self) -> "np.dtype[Any]":
+        return np.dtype(np.uint8 if len(self.columns) <= 256 else np.uint16)

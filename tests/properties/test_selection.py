@@ -1,0 +1,116 @@
+"""What get gives for fields and rows equals what indexing the whole batch gives, on whatever batch hypothesis makes."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+
+import rollferry
+from rollferry.testing import assert_same, strategies
+
+
+@pytest.fixture(scope="module", params=["inproc", "cut", "shm"])
+def ferry(request: pytest.FixtureRequest, shared_shm_directory: Path) -> Iterator[Any]:
+    urls = {
+        "inproc": "inproc://selection",
+        "cut": "inproc://selection-in-chunks?chunk=100",
+        "shm": f"shm://{shared_shm_directory}",
+    }
+    with rollferry.connect(urls[request.param]) as ferry:
+        yield ferry
+
+
+@st.composite
+def wanted(draw: st.DrawFn, count: int) -> Any:
+    """Any index of so many rows, as numpy takes it."""
+    bound = st.none() | st.integers(-count - 2, count + 2)
+    slices = st.builds(slice, bound, bound, st.none() | st.sampled_from([1, 2, 3, -1, -2]))
+    masks = st.lists(st.booleans(), min_size=count, max_size=count)
+    kinds: list[st.SearchStrategy[Any]] = [slices, masks.map(lambda bools: np.array(bools, bool))]
+    if count:
+        numbers = st.lists(st.integers(-count, count - 1), max_size=8)
+        dtypes = npst.integer_dtypes(endianness="=", sizes=(8, 64))
+        kinds += [numbers, numbers.map(tuple), st.builds(np.array, numbers, dtype=dtypes)]
+    else:
+        kinds.append(st.just([]))
+    return draw(st.one_of(kinds))
+
+
+def indexed(value: Any, rows: Any) -> Any:
+    """Index the whole."""
+    if isinstance(value, list | tuple):
+        return type(value)(value[number] for number in np.arange(len(value))[rows].tolist())
+    return value[rows]
+
+
+def get(ferry: Any, batch: dict[Any, Any], **options: Any) -> Any:
+    ref = ferry.put(batch)
+    try:
+        return ferry.get(ref, **options)
+    finally:
+        assert ferry.remove(ref)
+
+
+def as_index(rows: Any) -> Any:
+    return rows if isinstance(rows, slice) else np.asarray(rows, bool if np.asarray(rows).dtype == bool else np.int64)
+
+
+@given(column=strategies.rows() | st.lists(strategies.values(4), max_size=6), data=st.data())
+def test_rows_of_lists(ferry: Any, column: list[Any], data: st.DataObject) -> None:
+    rows = data.draw(wanted(len(column)))
+    index = as_index(rows)
+    # Objects that occur in several fields, in another order too, are stored once.
+    batch = {"list": column, "tuple": tuple(column), "reversed": column[::-1], "nested": [[row, "x"] for row in column]}
+    result = get(ferry, batch, rows=rows)
+    assert_same(result, {key: indexed(value, index) for key, value in batch.items()})
+
+
+@given(array=strategies.arrays().filter(lambda array: array.ndim and array.dtype.itemsize), data=st.data())
+def test_rows_of_arrays(ferry: Any, array: Any, data: st.DataObject) -> None:
+    rows = data.draw(wanted(len(array)))
+    boxed = np.empty(len(array), object)
+    boxed[:] = [{"row": number} for number in range(len(array))]
+    batch = {
+        "dense": array,
+        "objects": boxed,
+        "grid": np.stack([boxed, boxed], 1),
+        "rows": list(array),
+        "whole": "text",
+    }
+    expected = {key: value if key == "whole" else indexed(value, as_index(rows)) for key, value in batch.items()}
+    assert_same(get(ferry, batch, rows=rows), expected)
+
+
+@given(tensor=strategies.tensors().filter(lambda tensor: tensor.dim() > 0), data=st.data())
+def test_rows_of_tensors(ferry: Any, tensor: Any, data: st.DataObject) -> None:
+    import torch
+
+    rows = data.draw(wanted(len(tensor)))
+    index = as_index(rows)
+    numbers = torch.from_numpy(np.arange(len(tensor))[index].copy())
+    batch = {"dense": tensor, "rows": list(tensor.unbind())}
+    result = get(ferry, batch, rows=rows)
+    rows_there = [batch["rows"][number] for number in numbers.tolist()]
+    assert_same(result, {"dense": torch.stack(rows_there) if rows_there else tensor[:0], "rows": rows_there})
+
+
+@given(batch=strategies.batches(), data=st.data())
+def test_fields(ferry: Any, batch: dict[Any, Any], data: st.DataObject) -> None:
+    names = data.draw(
+        st.permutations(list(batch)).flatmap(lambda keys: st.integers(0, len(keys)).map(lambda n: keys[:n]))
+    )
+    options = data.draw(st.sampled_from([{}, {"readonly": True}]))
+    assert_same(get(ferry, batch, fields=names, **options), {name: batch[name] for name in names})
+
+
+@given(column=strategies.rows(), data=st.data())
+def test_lazy_rows(ferry: Any, column: list[Any], data: st.DataObject) -> None:
+    rows = data.draw(wanted(len(column)))
+    lazy = get(ferry, {"a": column, "b": column}, rows=rows, lazy=True, fields=["b"])["b"]
+    assert len(lazy) == len(indexed(column, as_index(rows)))
+    assert_same(list(lazy), indexed(column, as_index(rows)))
