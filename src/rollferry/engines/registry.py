@@ -61,7 +61,9 @@ Probe = Callable[[EngineURL], Finding]
 
 def open_engine(url: object, **options: object) -> Engine:
     """Open the engine that a URL names, or over a client of it, with further options. Raises EngineError where that can't be."""
-    scheme = ADOPTED.get((type(url).__module__, type(url).__name__))
+    scheme = next(
+        (ADOPTED[name] for cls in type(url).__mro__ if (name := (cls.__module__, cls.__name__)) in ADOPTED), None
+    )
     parsed = parse_url(url if scheme is None else f"{scheme}://", **options)
     module = importlib.import_module(ENGINES[parsed.scheme])
     engine: Engine = module.open_engine(parsed) if scheme is None else module.adopt(url, parsed)
