@@ -38,6 +38,7 @@ from rollferry.explain import Explanation, FieldReport
 from rollferry.ferry import Ferry, connect
 from rollferry.layouts.lazy import LazyList, LazyRows
 from rollferry.layouts.register import register
+from rollferry.packed import Packed
 from rollferry.refs import TransferRef
 from rollferry.schema import FieldSchema, Schema
 from rollferry.timings import Timing
@@ -57,6 +58,7 @@ __all__ = [
     "FieldSchema",
     "LazyList",
     "LazyRows",
+    "Packed",
     "RefError",
     "RollferryError",
     "RollferryWarning",

@@ -9,12 +9,14 @@ from typing import Any, Literal, Self, get_args
 
 from rollferry.bundle.fields import encode_batch
 from rollferry.bundle.publish import publish
-from rollferry.bundle.read import PausedCollector, read
+from rollferry.bundle.read import PausedCollector, packed_field, read
 from rollferry.bundle.request import Request, RowsLike, Verify
 from rollferry.engines.base import Engine, Usage
 from rollferry.engines.registry import open_engine
 from rollferry.errors import FerryClosedError, RefError, SchemaError
 from rollferry.explain import Explanation, explain, infer_schema
+from rollferry.layouts.lazy import LazyRows
+from rollferry.packed import Library, Packed, Side, nested, packed, padded
 from rollferry.refs import ID_PATTERN, NAMESPACE_PATTERN, TransferRef, as_ref, check_metadata
 from rollferry.schema import FieldSchema, Schema
 from rollferry.timings import Stopwatch, Timing
@@ -175,6 +177,16 @@ class Ferry:
             What `put` returned, its dict, or its JSON.
         type
             Kind of batch.
+        fields
+            Keys of the fields to read, in that order; by default all.
+        rows
+            The rows to read: a slice, or a list, ndarray or tensor of ints, or of as many bools as there are rows. Lists and
+            tuples, and arrays along their first axis, then have these rows only, as if the whole batch had been indexed. Any
+            other field comes back as it is, as does one put with ``FieldSchema(row_aligned=False)``.
+        into
+            Buffers to fill, by field: an ndarray or tensor of the shape and dtype of the values. The field's value is the
+            buffer; where rows differ in length, a list of views of it, which has them one after the other. Lists of Python
+            numbers also go into wider dtypes. Nothing is written unless all buffers fit.
         readonly
             Whether ndarrays come back read-only. Tensors are writable in any case.
         lazy
@@ -193,6 +205,8 @@ class Ferry:
         ------
         RefError
             The reference is damaged, or not of this engine.
+        SelectionError
+            There is no such field or row, fields differ in their number of rows, or a buffer doesn't fit.
         BundleNotFoundError
             The bundle was removed.
         BundleError
@@ -212,15 +226,81 @@ class Ferry:
             return batch
 
     @contextmanager
-    def borrow(
-        self, ref: Ref, *, type: BatchType = "dict", readonly: bool = False, lazy: bool = False, verify: Verify = "auto"
-    ) -> Iterator[Batch]:
-        """Get a batch for the time of a ``with`` block, and release it at its end."""
-        batch = self.get(ref, type=type, readonly=readonly, lazy=lazy, verify=verify)
+    def borrow(self, ref: Ref, **options: Any) -> Iterator[Batch]:
+        """Get a batch, with the options of `get`, for the time of a ``with`` block, and release it at its end."""
+        batch = self.get(ref, **options)
         try:
             yield batch
         finally:
             self.release(batch)
+
+    def packed(self, ref: Ref, name: Any, *, rows: RowsLike | None = None, library: Library = "numpy") -> Packed:
+        """Read one field as values and cumulative lengths, as variable-length attention kernels take them.
+
+        Parameters
+        ----------
+        ref
+            As for `get`.
+        name
+            The field: rows of arrays of one dtype that differ in their first axis at most, lists of numbers of one type, or
+            one array of two or more dimensions.
+        rows
+            As for `get`.
+        library
+            ``numpy`` or ``torch``: whose arrays come back.
+
+        Returns
+        -------
+        Packed
+            (values, cu_seqlens, max_seqlen). The values are memory of the result's own lease, not copied where the rows are
+            one range; lists of Python numbers have the dtype they are stored in.
+
+        Raises
+        ------
+        SelectionError
+            The field can't be packed, or there is no such field or row. Otherwise as `get`.
+        """
+        return packed(self._packable(ref, name, rows), library)
+
+    def padded(
+        self,
+        ref: Ref,
+        name: Any,
+        *,
+        value: Any = 0,
+        side: Side = "right",
+        to_multiple_of: int = 1,
+        rows: RowsLike | None = None,
+        library: Library = "numpy",
+    ) -> Any:
+        """Read one field as an array of shape (rows, longest, ...), filled up with `value` on one side.
+
+        Parameters
+        ----------
+        ref, name, rows, library
+            As for `packed`.
+        value
+            What to fill up with.
+        side
+            ``right`` or ``left``: where to fill up.
+        to_multiple_of
+            The longest row is taken to be as long as the next multiple of this.
+        """
+        if side not in get_args(Side) or to_multiple_of < 1:
+            raise ValueError("side must be right or left, and to_multiple_of at least 1")
+        found = self._packable(ref, name, rows)
+        return padded(found, library, value=value, side=side, to_multiple_of=to_multiple_of)
+
+    def nested(self, ref: Ref, name: Any, *, rows: RowsLike | None = None) -> Any:
+        """Read one field as a jagged nested tensor of torch, whose values are not copied; see `packed`."""
+        return nested(self._packable(ref, name, rows))
+
+    def _packable(self, ref: Ref, name: Any, rows: RowsLike | None) -> LazyRows:
+        engine, own, watch = self._open_engine("dict"), self._own(ref), Stopwatch()
+        request = Request(fields=[name], rows=rows, allow_pickle=self._allow_pickle)
+        found: LazyRows = read(engine, own, request, watch, make=packed_field)[name]
+        self._note("get", own, watch)
+        return found
 
     def release(self, batch: Batch) -> None:
         """Empty a dict that `get` gave, so that its memory goes back as soon as no view is left that you kept."""
@@ -267,11 +347,9 @@ class Ferry:
         """Do as `put` in a thread, while the event loop runs on."""
         return await asyncio.to_thread(self.put, batch, type=type, schema=schema, metadata=metadata)
 
-    async def aget(
-        self, ref: Ref, *, type: BatchType = "dict", readonly: bool = False, lazy: bool = False, verify: Verify = "auto"
-    ) -> Batch:
-        """Do as `get` in a thread, while the event loop runs on."""
-        return await asyncio.to_thread(self.get, ref, type=type, readonly=readonly, lazy=lazy, verify=verify)
+    async def aget(self, ref: Ref, **options: Any) -> Batch:
+        """Do as `get`, with its options, in a thread, while the event loop runs on."""
+        return await asyncio.to_thread(self.get, ref, **options)
 
     async def aremove(self, ref: Ref) -> bool:
         """Do as `remove` in a thread, while the event loop runs on."""

@@ -44,7 +44,7 @@ def rebuilt(manifest: Manifest, payload: bytes) -> dict[Any, Any]:
     members = [memory[member.offset : member.offset + member.nbytes] for member in manifest.members]
     decoder = Decoder(manifest.columns, members.__getitem__)
     keys = [field.key for field in manifest.fields] if manifest.keys is None else decoder.column(manifest.keys)
-    return rebuild(Part(manifest.fields, keys, decoder, len(payload)), rebuild_field)
+    return rebuild(Part(manifest.fields, keys, decoder, len(payload)), rebuild_field, {})
 
 
 def without_direct_reads(work: Callable[[], Any]) -> Any:

@@ -1,24 +1,27 @@
 """Reading a bundle: manifest first, checked as a whole; then the members asked for, rebuilt field by field."""
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from rollferry.bundle.checksums import check_payload
+from rollferry.bundle.into import filling
 from rollferry.bundle.manifest import Field, Manifest, load
 from rollferry.bundle.request import Request, chosen, resolve_rows
 from rollferry.bundle.select import Options, Selection
 from rollferry.engines.base import Engine, Reader
 from rollferry.errors import BundleError, RefError, RollferryError, SelectionError
 from rollferry.layouts.decoder import Decoder
-from rollferry.layouts.lazy import LazyList
+from rollferry.layouts.lazy import LazyList, LazyRows
 from rollferry.layouts.numbers import Numbers
 from rollferry.refs import TransferRef
 from rollferry.timings import Stopwatch
 
-__all__ = ["PausedCollector", "read"]
+__all__ = ["PausedCollector", "packed_field", "read"]
 
 
 class Part(NamedTuple):
@@ -42,8 +45,13 @@ class Part(NamedTuple):
     fetched_nbytes: int
 
 
-def read(engine: Engine, ref: TransferRef, request: Request, watch: Stopwatch) -> dict[Any, Any]:
-    """Rebuild the batch of a reference over leased memory."""
+Make = Callable[[Field, Decoder], Any]
+
+
+def read(
+    engine: Engine, ref: TransferRef, request: Request, watch: Stopwatch, make: Make | None = None
+) -> dict[Any, Any]:
+    """Rebuild the batch of a reference over leased memory, each field by `make` if it is given."""
     reader = engine.open(ref.key)
     with rebuilding(ref.key):
         try:
@@ -61,7 +69,10 @@ def read(engine: Engine, ref: TransferRef, request: Request, watch: Stopwatch) -
         finally:
             reader.close()
         watch.fetched_nbytes += part.fetched_nbytes
-        batch = rebuild(part, partial(lazy_field, bundle=ref.key) if request.lazy else rebuild_field)
+        make = make or (partial(lazy_field, bundle=ref.key) if request.lazy else rebuild_field)
+        into = request.into or {}
+        batch = rebuild(part, make, into)
+        fill(batch, into)
         watch.lap("rebuild")
         return batch
 
@@ -157,13 +168,13 @@ class PausedCollector:
             gc.enable()
 
 
-def rebuild(part: Part, make: Callable[[Field, Decoder], Any]) -> dict[Any, Any]:
-    """Rebuild the dict in its original order."""
+def rebuild(part: Part, make: Make, into: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Rebuild the dict in its original order; where there is a buffer for a field, only check that it fits."""
     if len(part.keys) != len(part.fields):
         raise BundleError("the number of keys is not that of the fields")
     batch = {}
     for key, field in zip(part.keys, part.fields, strict=True):
-        batch[key] = make(field, part.decoder)
+        batch[key] = filling(key, field, part.decoder, into[key]) if key in into else make(field, part.decoder)
     if len(batch) != len(part.keys):
         raise BundleError("a key occurs twice")
     return batch
@@ -196,3 +207,41 @@ def lazy_field(field: Field, decoder: Decoder, *, bundle: str) -> Any:
 
     rows = spec.lazy(decoder)
     return LazyList(spec.rows, rebuild_later, decoder.lock) if rows is None else rows
+
+
+def packed_field(field: Field, decoder: Decoder) -> LazyRows:
+    """Give the rows of one field as values and offsets. Raises SelectionError where it has none such."""
+    if field.form == "value":
+        value = rebuild_field(field, decoder)
+        if getattr(value, "ndim", 0) > 1 and value.dtype != object:
+            count, length = value.shape[:2]
+            return LazyRows(
+                value.reshape(count * length, *value.shape[2:]), np.arange(count + 1, dtype=np.int64) * length
+            )
+        rows = None
+    else:
+        rows = decoder.specs[field.column].packed(decoder)
+    if rows is None:
+        raise SelectionError(
+            f"field {field.key!r} has no rows that could be packed: arrays of one dtype that differ in their first axis at "
+            "most, or lists of numbers of one type, without None"
+        )
+    check_offsets(rows, field.key)
+    return rows
+
+
+def check_offsets(rows: LazyRows, key: object) -> None:
+    """Raise BundleError unless offsets rise from 0 to the number of values: kernels read where they say."""
+    offsets = rows.offsets
+    if offsets[0] != 0 or offsets[-1] != len(rows.values) or (np.diff(offsets) < 0).any():
+        raise BundleError(f"the offsets of field {key!r} don't fit its values")
+
+
+def fill(batch: dict[Any, Any], into: Mapping[Any, Any]) -> None:
+    """Fill the buffers, all of which fit."""
+    for name in into:
+        if name not in batch:
+            raise SelectionError(f"there is a buffer for {name!r}, which is no field that was read")
+    for name in into:
+        batch[name].fill()
+        batch[name] = batch[name].result()

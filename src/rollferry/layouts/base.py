@@ -107,6 +107,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_def
         """Give the values as uncut rows, where values and offsets are all there is to them."""
         return None
 
+    def packed(self, source: "Decoder") -> "LazyRows | None":
+        """Give rows of numbers or arrays as typed values and offsets; None where they are something else."""
+        return self.lazy(source)
+
     def decode_rows(self, source: "Decoder", offsets: Int64Array, row_type: type) -> list[Any] | None:
         """Rebuild the values grouped into lists or tuples by offsets; None where that is no faster than grouping them."""
         return None

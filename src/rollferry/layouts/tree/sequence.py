@@ -10,6 +10,7 @@ import numpy as np
 from rollferry import _native
 from rollferry.errors import BatchChangedError
 from rollferry.layouts.base import Spec, Taken
+from rollferry.layouts.lazy import LazyRows
 from rollferry.layouts.numbers import Numbers
 from rollferry.layouts.rows import Rows
 
@@ -73,6 +74,12 @@ class Sequence(Spec, frozen=True, tag="sequence"):
     def select(self, rows: Rows, taken: Taken) -> "Sequence":
         taken.column(self.items, taken.offsets(self.offsets, rows))
         return msgspec.structs.replace(self, rows=rows.count)
+
+    def packed(self, source: "Decoder") -> LazyRows | None:
+        items = source.specs[self.items]
+        if not isinstance(items, Numbers):
+            return None
+        return LazyRows(items.array(source), source.array(self.offsets, np.dtype(np.int64), self.rows + 1))
 
     def decode(self, source: "Decoder") -> list[Any]:
         offsets = source.array(self.offsets, np.dtype(np.int64), self.rows + 1)
