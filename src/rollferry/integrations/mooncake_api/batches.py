@@ -1,10 +1,10 @@
 """The forms of a batch: a flat dict, an object of three sections, and that as a dict."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rollferry.errors import UnsupportedValueError
-from rollferry.integrations.mooncake_api.options import SECTIONS, FieldSchema, Name, Section, has_objects
+from rollferry.integrations.mooncake_api.options import SECTIONS, FieldSchema, Name, Place, Section, has_objects
 
 __all__ = [
     "Envelope",
@@ -14,9 +14,9 @@ __all__ = [
     "is_array",
     "is_rowed",
     "joined",
+    "places_in",
+    "places_in_flat",
     "plain",
-    "sections_of_envelope",
-    "sections_of_flat",
     "split",
 ]
 
@@ -40,7 +40,7 @@ def envelope_of(data: Any) -> Envelope:
     """
     found: Envelope
     if isinstance(data, Mapping):
-        found = dict(data) if set(data) <= set(SECTIONS) else split(data, sections_of_flat(data, {}))
+        found = dict(data) if set(data) <= set(SECTIONS) else split(data, places_in_flat(data, {}))
     elif any(hasattr(data, section) for section in SECTIONS):
         found = {section: getattr(data, section, None) for section in SECTIONS}
     else:
@@ -64,13 +64,13 @@ def flat_of(data: Any) -> dict[Any, Any]:
     return joined(plain(envelope_of(data)))
 
 
-def sections_of_envelope(envelope: Envelope) -> dict[Name, Section]:
-    """Give the section of each field."""
-    return {check_name(name): section for section in SECTIONS for name in envelope[section].keys()}  # noqa: SIM118
+def places_in(envelope: Envelope) -> list[Place]:
+    """Give each field and its section."""
+    return [(check_name(name), section) for section in SECTIONS for name in envelope[section].keys()]  # noqa: SIM118
 
 
-def sections_of_flat(fields: Mapping[Any, Any], schemas: Mapping[str, FieldSchema]) -> dict[Name, Section]:
-    """Give the section that each field of a flat dict belongs to.
+def places_in_flat(fields: Mapping[Any, Any], schemas: Mapping[str, FieldSchema]) -> list[Place]:
+    """Give each field of a flat dict and the section that it belongs to.
 
     With schemas for some of the fields, all others belong to ``meta_info``. Without, arrays and tensors make up ``batch``,
     lists, tuples and object arrays ``non_tensor_batch``, and everything else ``meta_info``; so do lists that have another
@@ -78,7 +78,7 @@ def sections_of_flat(fields: Mapping[Any, Any], schemas: Mapping[str, FieldSchem
     """
     listed = any(name in schemas for name in fields)
     lengths = {len(value) for value in fields.values() if is_array(value)}
-    sections: dict[Name, Section] = {}
+    places: list[Place] = []
     for name, value in fields.items():
         own: Section = "batch" if is_array(value) else "non_tensor_batch"
         if listed:
@@ -86,12 +86,13 @@ def sections_of_flat(fields: Mapping[Any, Any], schemas: Mapping[str, FieldSchem
             own = schemas[name].metadata.get("section", own) if aligned else own
         else:
             aligned = is_array(value) or (is_rowed(value) and (len(lengths) != 1 or len(value) in lengths))
-        sections[check_name(name)] = own if aligned else "meta_info"
-    return sections
+        places.append((check_name(name), own if aligned else "meta_info"))
+    return places
 
 
-def split(fields: Mapping[Any, Any], sections: Mapping[Name, Section]) -> Envelope:
+def split(fields: Mapping[Any, Any], places: Iterable[Place]) -> Envelope:
     """Give the sections of a flat dict."""
+    sections = dict(places)
     envelope: Envelope = {section: {} for section in SECTIONS}
     for name, value in fields.items():
         envelope[sections[name]][name] = value
@@ -105,7 +106,17 @@ def plain(batch: Mapping[str, Any]) -> Envelope:
 
 
 def joined(envelope: Envelope) -> dict[Any, Any]:
-    """Give the fields of all sections as one dict: those of ``meta_info``, then ``batch``, then ``non_tensor_batch``."""
+    """Give the fields of all sections as one dict: those of ``meta_info``, then ``batch``, then ``non_tensor_batch``.
+
+    Raises ValueError where ``meta_info`` has a field that another section has, too.
+    """
+    twice = [
+        name for name in envelope["meta_info"] if name in envelope["batch"] or name in envelope["non_tensor_batch"]
+    ]
+    if twice:
+        raise ValueError(
+            f"one dict can't have the fields {twice} of meta_info and of another section; use type='dataproto'"
+        )
     return {**envelope["meta_info"], **envelope["batch"], **envelope["non_tensor_batch"]}
 
 

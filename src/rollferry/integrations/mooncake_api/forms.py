@@ -12,12 +12,12 @@ from rollferry.integrations.mooncake_api.batches import (
     is_array,
     is_rowed,
     joined,
+    places_in,
+    places_in_flat,
     plain,
-    sections_of_envelope,
-    sections_of_flat,
     split,
 )
-from rollferry.integrations.mooncake_api.options import SECTIONS, FieldSchema, Kind, Name, Section, check_nulls
+from rollferry.integrations.mooncake_api.options import SECTIONS, FieldSchema, Kind, Name, Place, check_nulls
 from rollferry.integrations.mooncake_api.refs import MooncakeDataProtoRef
 
 __all__ = ["FORMS", "Form", "Incoming", "Wanted"]
@@ -30,8 +30,8 @@ class Incoming(NamedTuple):
     ----------
     batch
         What goes to the Ferry.
-    sections
-        Section of each field.
+    places
+        Its fields.
     meta_info
         Fields of that section.
     schema
@@ -39,7 +39,7 @@ class Incoming(NamedTuple):
     """
 
     batch: Any
-    sections: dict[Name, Section]
+    places: list[Place]
     meta_info: Mapping[Any, Any]
     schema: dict[str | int, rollferry.FieldSchema] | None
 
@@ -49,7 +49,7 @@ class Wanted(NamedTuple):
 
     Parameters
     ----------
-    names
+    places
         Fields, in their order; None for all.
     rows
         Which rows; None for all.
@@ -57,7 +57,7 @@ class Wanted(NamedTuple):
         Buffers to fill, by field.
     """
 
-    names: list[Name] | None
+    places: list[Place] | None
     rows: Any
     into: Mapping[Any, Any] | None
 
@@ -84,16 +84,17 @@ class DictForm:
     def incoming(self, data: Any, schemas: Mapping[str, FieldSchema]) -> Incoming:
         """Take a flat dict, or make one; lists in meta_info are no rows of it."""
         fields = flat_of(data)
-        sections = sections_of_flat(fields, schemas)
-        meta_info = {name: fields[name] for name, section in sections.items() if section == "meta_info"}
+        places = places_in_flat(fields, schemas)
+        meta_info = {name: fields[name] for name, section in places if section == "meta_info"}
         check_nulls({name: value for name, value in fields.items() if name not in meta_info}, schemas)
         whole = rollferry.FieldSchema("tree", row_aligned=False)
         schema = {name: whole for name, value in meta_info.items() if is_array(value) or is_rowed(value)}
-        return Incoming(fields, sections, meta_info, schema or None)
+        return Incoming(fields, places, meta_info, schema or None)
 
     def read(self, ferry: Ferry, ref: MooncakeDataProtoRef, wanted: Wanted) -> Any:
         """Get the dict, or the fields of it that are wanted."""
-        return ferry.get(ref.transfer_ref, type="dict", fields=wanted.names, rows=wanted.rows, into=wanted.into)
+        names = None if wanted.places is None else [name for name, _ in wanted.places]
+        return ferry.get(ref.transfer_ref, type="dict", fields=names, rows=wanted.rows, into=wanted.into)
 
     def flat(self, batch: Any) -> dict[Any, Any]:
         """Give it as it is, keys in their order."""
@@ -102,7 +103,7 @@ class DictForm:
 
     def envelope(self, batch: Any, ref: MooncakeDataProtoRef) -> Envelope:
         """Divide it as its reference says."""
-        return split(batch, ref.sections)
+        return split(batch, ref.places)
 
 
 class DataProtoForm:
@@ -112,13 +113,13 @@ class DataProtoForm:
         """Take an object of sections, or a dict of them, or divide a flat dict."""
         envelope = envelope_of(data)
         check_nulls({**dict(envelope["batch"].items()), **envelope["non_tensor_batch"]}, schemas)
-        return Incoming(envelope, sections_of_envelope(envelope), envelope["meta_info"], None)
+        return Incoming(envelope, places_in(envelope), envelope["meta_info"], None)
 
     def read(self, ferry: Ferry, ref: MooncakeDataProtoRef, wanted: Wanted) -> Any:
         """Get the sections, with the fields that are wanted."""
         fields: dict[str, list[Name]] | None = None
-        if wanted.names is not None:
-            fields = {one: [name for name in wanted.names if ref.sections[name] == one] for one in SECTIONS}
+        if wanted.places is not None:
+            fields = {own: [name for name, section in wanted.places if section == own] for own in SECTIONS}
         return ferry.get(ref.transfer_ref, type="dataproto", fields=fields, rows=wanted.rows, into=wanted.into)
 
     def flat(self, batch: Any) -> dict[Any, Any]:

@@ -13,6 +13,7 @@ __all__ = [
     "FieldSchema",
     "Kind",
     "Name",
+    "Place",
     "Section",
     "check_nulls",
     "check_positive",
@@ -36,6 +37,7 @@ CODECS = (
 Kind = Literal["dict", "dataproto"]
 Name = str | int
 Section = Literal["batch", "non_tensor_batch", "meta_info"]
+Place = tuple[Name, Section]  # a field; meta_info may have one that is called as one of another section
 SECTIONS: tuple[Section, ...] = get_args(Section)
 PutMode = Literal["auto", "batch", "parallel"]
 CopyMode = Literal["auto", "zero_copy", "copy"]

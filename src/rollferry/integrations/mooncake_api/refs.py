@@ -1,14 +1,14 @@
 """References: a TransferRef whose metadata say what Mooncake's references say."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from rollferry.errors import RefError
 from rollferry.integrations.mooncake_api.errors import NotOfferedError
-from rollferry.integrations.mooncake_api.options import SECTIONS, Kind, Name, Section
+from rollferry.integrations.mooncake_api.options import SECTIONS, Kind, Name, Place, Section
 from rollferry.refs import TransferRef, as_ref
 
 __all__ = [
@@ -91,8 +91,8 @@ class MooncakeDataProtoRef:
         The same; hand it to `Ferry.get` and the like.
     kind
         Kind of batch: ``dict`` or ``dataproto``.
-    sections
-        Section of each field, ``meta_info`` too, in the order in which they were put.
+    places
+        Name and section of each field, in the order in which they were put.
     batch_size
         Number of rows; None where the row-aligned fields have different ones, or there are no such fields.
     namespace, partition
@@ -126,13 +126,13 @@ class MooncakeDataProtoRef:
         self.global_indexes: list[int] | None = None
         self.encoded_non_tensor: dict[str, Any] = {}
         self.stage_refs = {stage.name: RemoteBundleRef(stage.key) for stage in described.stages}
-        self.sections: dict[Name, Section] = {}
-        self.field_index: dict[Name, StructuredFieldLocation] = {}
-        for stage in described.stages:
-            for name, number in stage.fields:
-                section = self.sections[name] = SECTIONS[number]
-                if section != "meta_info":
-                    self.field_index[name] = StructuredFieldLocation(stage.name, f"{section}.{name}", section)
+        stages = {(name, SECTIONS[number]): stage.name for stage in described.stages for name, number in stage.fields}
+        self.places: list[Place] = list(stages)
+        self.field_index = {
+            name: StructuredFieldLocation(stage, f"{section}.{name}", section)
+            for (name, section), stage in stages.items()
+            if section != "meta_info"
+        }
         self._described = described
 
     @classmethod
@@ -147,10 +147,10 @@ class MooncakeDataProtoRef:
         return cls(labelled(transfer_ref, Description(kind, namespace, partition, [], {})))
 
     def with_stage(
-        self, transfer_ref: TransferRef, stage: str, sections: Mapping[Name, Section], meta_info: Mapping[Any, Any]
+        self, transfer_ref: TransferRef, stage: str, places: Iterable[Place], meta_info: Mapping[Any, Any]
     ) -> "MooncakeDataProtoRef":
         """Make the reference of the same bundle with a further stage."""
-        fields = [(name, SECTIONS.index(section)) for name, section in sections.items()]
+        fields = [(name, SECTIONS.index(section)) for name, section in places]
         stages = [*self._described.stages, Stage(stage, transfer_ref.key, fields)]  # type: ignore[arg-type]
         earlier = self._described.meta_info
         described = msgspec.structs.replace(

@@ -15,6 +15,7 @@ from rollferry.integrations.mooncake_api.options import (
     FieldSchema,
     Kind,
     Name,
+    Place,
     check_positive,
     check_schemas,
 )
@@ -126,11 +127,11 @@ class MooncakeBundleTransfer:
         form, schemas = form_of(type), check_schemas(field_schemas)
         check_positive(chunk_bytes)
         texts = check_text("namespace", namespace), check_text("partition", partition)
-        batch, sections, meta_info, schema = form.incoming(data, schemas)
+        batch, places, meta_info, schema = form.incoming(data, schemas)
         with as_there():
             transfer_ref = self._writer(config).put(batch, type=type, schema=schema)
         ref = MooncakeDataProtoRef.first(transfer_ref, type, *texts)
-        return ref.with_stage(transfer_ref, check_text("stage", stage), sections, meta_info)
+        return ref.with_stage(transfer_ref, check_text("stage", stage), places, meta_info)
 
     def get(
         self,
@@ -189,11 +190,11 @@ class MooncakeBundleTransfer:
             RuntimeErrors.
         """
         out, own = form_of(type), as_dataproto_ref(ref)
-        names = asked(own, fields, batch_fields, non_tensor_fields, meta_info_keys)
+        places = asked(own, fields, batch_fields, non_tensor_fields, meta_info_keys)
         check_destinations(destinations)
         form = FORMS[own.kind]
         with as_there():
-            batch = form.read(self.ferry, own, Wanted(names, rows, destinations))
+            batch = form.read(self.ferry, own, Wanted(places, rows, destinations))
         return form.flat(batch) if out is FORMS["dict"] else build(data_cls, form.envelope(batch, own))
 
     def put_dataproto(self, data: Any, **options: Any) -> MooncakeDataProtoRef:
@@ -252,15 +253,16 @@ class MooncakeBundleTransfer:
         own, schemas = as_dataproto_ref(ref), check_schemas(field_schemas)
         check_positive(chunk_bytes)
         check_text("stage", stage)
-        batch, sections, meta_info, schema = FORMS[own.kind].incoming(data, schemas)
-        twice = [name for name, section in sections.items() if section != "meta_info" and name in own.sections]
+        batch, places, meta_info, schema = FORMS[own.kind].incoming(data, schemas)
+        check_sections(own, places)
+        twice = [name for name, section in places if section != "meta_info" and name in own.field_index]
         if twice and not overwrite:
             raise ValueError(f"the bundle has the fields {twice} already; overwrite=True puts new ones in their place")
         with as_there():
             appended = self._writer(config).append(
                 own.transfer_ref, batch, type=own.kind, overwrite=True, schema=schema
             )
-        return own.with_stage(appended, stage, sections, meta_info)
+        return own.with_stage(appended, stage, places, meta_info)
 
     def cleanup_dataproto(self, ref: RefLike) -> None:
         """Remove a bundle, with all its stages; a second time does nothing. Results stay valid."""
@@ -278,17 +280,16 @@ class MooncakeBundleTransfer:
         The ``spec`` of each field is empty, where Mooncake says how it lies in the store.
         """
         own = as_dataproto_ref(ref)
-        places = own.field_index.items()
-        fields = {name: {**place._asdict(), "spec": {}} for name, place in places}
+        fields = {name: {**place._asdict(), "spec": {}} for name, place in own.field_index.items()}
         return {
             "namespace": own.namespace,
             "partition": own.partition,
             "batch_size": own.batch_size,
-            "batch_fields": {name: field for name, field in fields.items() if own.sections[name] == "batch"},
+            "batch_fields": {name: field for name, field in fields.items() if field["section"] == "batch"},
             "non_tensor_fields": {
-                name: field for name, field in fields.items() if own.sections[name] == "non_tensor_batch"
+                name: field for name, field in fields.items() if field["section"] == "non_tensor_batch"
             },
-            "meta_info_keys": [name for name, section in own.sections.items() if section == "meta_info"],
+            "meta_info_keys": [name for name, section in own.places if section == "meta_info"],
             "stages": {name: {"manifest_key": stage.manifest_key} for name, stage in own.stage_refs.items()},
         }
 
@@ -336,14 +337,25 @@ def check_text(name: str, value: object) -> str:
     return value
 
 
+def check_sections(ref: MooncakeDataProtoRef, places: Iterable[Place]) -> None:
+    """Raise ValueError for a field that the bundle has in another section, but for those of meta_info, a namespace apart."""
+    apart = "meta_info" if ref.kind == "dataproto" else None
+    earlier = {name: section for name, section in ref.places if section != apart}
+    for name, section in places:
+        if section != apart and earlier.get(name, section) != section:
+            raise ValueError(
+                f"the bundle has the field {name!r} in the section {earlier[name]}, so it can't be in {section}"
+            )
+
+
 def asked(
     ref: MooncakeDataProtoRef,
     fields: Iterable[Name] | None,
     batch_fields: Iterable[Name] | None,
     non_tensor_fields: Iterable[Name] | None,
     meta_info_keys: Iterable[Name] | None,
-) -> list[Name] | None:
-    """Give the names that a get is to read, in the order of the bundle; None for all."""
+) -> list[Place] | None:
+    """Give the fields that a get is to read, in the order of the bundle; None for all."""
     lists = (fields, batch_fields, non_tensor_fields, meta_info_keys)
     if all(one is None for one in lists):
         return None
@@ -353,15 +365,15 @@ def asked(
     if fields is not None and not (batch_fields is None and non_tensor_fields is None):
         raise ValueError("fields can't go with batch_fields or non_tensor_fields")
     wanted = {name for one in lists[:3] if one is not None for name in one}
-    missing = [name for name in wanted if name not in ref.sections]
+    missing = [name for name in wanted if name not in ref.field_index]
     if missing:
-        raise FieldMissingError(f"there are no fields {missing}; there are {list(ref.sections)}")
+        raise FieldMissingError(f"there are no fields {missing}; there are {list(ref.field_index)}")
     everything = all(one is None for one in lists[:3])
     keys = None if meta_info_keys is None else set(meta_info_keys)
     return [
-        name
-        for name, section in ref.sections.items()
-        if name in wanted or (everything if section != "meta_info" else keys is None or name in keys)
+        (name, section)
+        for name, section in ref.places
+        if (keys is None or name in keys if section == "meta_info" else everything or name in wanted)
     ]
 
 
