@@ -15,7 +15,6 @@ from rollferry.engines.base import Engine, Usage
 from rollferry.engines.registry import open_engine
 from rollferry.errors import FerryClosedError, RefError, SchemaError
 from rollferry.explain import Explanation, explain, infer_schema
-from rollferry.layouts.lazy import LazyRows
 from rollferry.packed import Library, Packed, Side, nested, packed, padded
 from rollferry.refs import ID_PATTERN, NAMESPACE_PATTERN, TransferRef, as_ref, check_metadata
 from rollferry.schema import FieldSchema, Schema
@@ -295,10 +294,10 @@ class Ferry:
         """Read one field as a jagged nested tensor of torch, whose values are not copied; see `packed`."""
         return nested(self._packable(ref, name, rows))
 
-    def _packable(self, ref: Ref, name: Any, rows: RowsLike | None) -> LazyRows:
+    def _packable(self, ref: Ref, name: Any, rows: RowsLike | None) -> Any:
         engine, own, watch = self._open_engine("dict"), self._own(ref), Stopwatch()
         request = Request(fields=[name], rows=rows, allow_pickle=self._allow_pickle)
-        found: LazyRows = read(engine, own, request, watch, make=packed_field)[name]
+        found = read(engine, own, request, watch, make=packed_field)[name]
         self._note("get", own, watch)
         return found
 
