@@ -636,74 +636,75 @@ def read_elsewhere(url: str, refs: list[MooncakeDataProtoRef]) -> None:
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-class TestRealStore:
-    """Over a real MooncakeDistributedStore that a framework has set up."""
+@pytest.fixture(scope="module")
+def master() -> Iterator[Master]:
+    with Master() as master:
+        yield master
 
-    @pytest.fixture(scope="class")
-    def master(self) -> Iterator[Master]:
-        with Master() as master:
-            yield master
 
-    @pytest.fixture(scope="class")
-    def store(self, master: Master) -> Iterator[Any]:
-        from mooncake.store import MooncakeDistributedStore
+@pytest.fixture(scope="module")
+def store(master: Master) -> Iterator[Any]:
+    from mooncake.store import MooncakeDistributedStore
 
-        store = MooncakeDistributedStore()
-        config = {
-            "local_hostname": "127.0.0.1",
-            "metadata_server": "P2PHANDSHAKE",
-            "protocol": "tcp",
-            "rdma_devices": "",
-        }
-        sizes = {"global_segment_size": 128 << 20, "local_buffer_size": 64 << 20}
-        assert store.setup({**config, **sizes, "master_server_addr": f"127.0.0.1:{master.port}"}) == 0
-        yield store
-        store.close()
+    store = MooncakeDistributedStore()
+    config = {
+        "local_hostname": "127.0.0.1",
+        "metadata_server": "P2PHANDSHAKE",
+        "protocol": "tcp",
+        "rdma_devices": "",
+    }
+    sizes = {"global_segment_size": 128 << 20, "local_buffer_size": 64 << 20}
+    assert store.setup({**config, **sizes, "master_server_addr": f"127.0.0.1:{master.port}"}) == 0
+    yield store
+    store.close()
 
-    @pytest.mark.parametrize("calls", [miles, roll])
-    @pytest.mark.parametrize("ours", [True, False], ids=["ours", "theirs"])
-    def test_same_code_with_both_modules(
-        self, store: Any, calls: Callable[[ModuleType, Any], None], ours: bool
-    ) -> None:
-        module = mooncake_api if ours else pytest.importorskip("mooncake.structured_object_store")
-        calls(module, module.MooncakeBundleTransfer(store, key_prefix="miles-object-store"))
 
-    def test_calls_take_what_theirs_take(self, store: Any) -> None:
-        theirs = pytest.importorskip("mooncake.structured_object_store")
-        other = theirs.MooncakeBundleTransfer(store)
-        transfer = MooncakeBundleTransfer(store)
-        for name in ("put", "get", "append_dataproto_fields", "cleanup_dataproto", "dataproto_manifest_view"):
-            known = inspect.signature(getattr(transfer, name)).parameters
-            for parameter in inspect.signature(getattr(other, name)).parameters.values():
-                assert known[parameter.name].kind == parameter.kind
-                assert known[parameter.name].default == parameter.default
-        for name in ("FieldSchema", "BundleTransferPolicy"):
-            known = inspect.signature(getattr(mooncake_api, name)).parameters
-            assert list(known) == list(inspect.signature(getattr(theirs, name)).parameters)
-        transfer.ferry.close()
+@pytest.mark.parametrize("calls", [miles, roll])
+@pytest.mark.parametrize("ours", [True, False], ids=["ours", "theirs"])
+def test_same_code_with_both_modules(store: Any, calls: Callable[[ModuleType, Any], None], ours: bool) -> None:
+    module = mooncake_api if ours else pytest.importorskip("mooncake.structured_object_store")
+    calls(module, module.MooncakeBundleTransfer(store, key_prefix="miles-object-store"))
 
-    def test_other_process_with_a_url(self, master: Master, store: Any) -> None:
-        transfer = MooncakeBundleTransfer(store, key_prefix="miles-object-store")
-        refs = [transfer.put(miles_batch(), type="dict"), transfer.put(roll_batch())]
-        read_elsewhere(master.url(segment=0), refs)
-        with pytest.raises(KeyError):
-            transfer.get(refs[0])
-        transfer.ferry.close()
-        assert store.health_check() == 0
 
-    def test_replicas(self, store: Any) -> None:
-        from mooncake.store import ReplicateConfig
+def test_calls_take_what_theirs_take(store: Any) -> None:
+    theirs = pytest.importorskip("mooncake.structured_object_store")
+    other = theirs.MooncakeBundleTransfer(store)
+    transfer = MooncakeBundleTransfer(store)
+    for name in ("put", "get", "append_dataproto_fields", "cleanup_dataproto", "dataproto_manifest_view"):
+        known = inspect.signature(getattr(transfer, name)).parameters
+        for parameter in inspect.signature(getattr(other, name)).parameters.values():
+            assert known[parameter.name].kind == parameter.kind
+            assert known[parameter.name].default == parameter.default
+    for name in ("FieldSchema", "BundleTransferPolicy"):
+        known = inspect.signature(getattr(mooncake_api, name)).parameters
+        assert list(known) == list(inspect.signature(getattr(theirs, name)).parameters)
+    transfer.ferry.close()
 
-        config = ReplicateConfig()
-        config.replica_num = 2
-        transfer = MooncakeBundleTransfer(store)
-        ref = transfer.put({"a": [1]}, type="dict", config=config)  # one segment: as many as there are
-        assert transfer.get(ref, type="dict") == {"a": [1]}
-        transfer.cleanup_dataproto(ref)
-        transfer.ferry.close()
 
-    def test_store_that_is_not_set_up(self) -> None:
-        from mooncake.store import MooncakeDistributedStore
+def test_other_process_with_a_url(master: Master, store: Any) -> None:
+    transfer = MooncakeBundleTransfer(store, key_prefix="miles-object-store")
+    refs = [transfer.put(miles_batch(), type="dict"), transfer.put(roll_batch())]
+    read_elsewhere(master.url(segment=0), refs)
+    with pytest.raises(KeyError):
+        transfer.get(refs[0])
+    transfer.ferry.close()
+    assert store.health_check() == 0
 
-        with pytest.raises(RuntimeError, match=r"setup\(\)"):
-            MooncakeBundleTransfer(MooncakeDistributedStore())
+
+def test_replicas(store: Any) -> None:
+    from mooncake.store import ReplicateConfig
+
+    config = ReplicateConfig()
+    config.replica_num = 2
+    transfer = MooncakeBundleTransfer(store)
+    ref = transfer.put({"a": [1]}, type="dict", config=config)  # one segment: as many as there are
+    assert transfer.get(ref, type="dict") == {"a": [1]}
+    transfer.cleanup_dataproto(ref)
+    transfer.ferry.close()
+
+
+def test_store_that_is_not_set_up() -> None:
+    from mooncake.store import MooncakeDistributedStore
+
+    with pytest.raises(RuntimeError, match=r"setup\(\)"):
+        MooncakeBundleTransfer(MooncakeDistributedStore())
