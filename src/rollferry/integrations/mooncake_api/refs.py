@@ -221,7 +221,7 @@ def as_dataproto_ref(ref: object) -> MooncakeDataProtoRef:
 
 def labelled(transfer_ref: TransferRef, described: Description) -> TransferRef:
     """Give the same reference with a description."""
-    metadata = {**(transfer_ref.metadata or {}), LABEL: msgspec.to_builtins(described)}
+    metadata = {**(transfer_ref.metadata or {}), LABEL: json.loads(msgspec.json.encode(described))}
     return msgspec.structs.replace(transfer_ref, metadata=metadata)
 
 
