@@ -47,7 +47,8 @@ def envelope_of(data: Any) -> Envelope:
         raise TypeError(
             f"a DataProto is needed (batch, non_tensor_batch, meta_info), or a dict, not {type(data).__name__}"
         )
-    envelope: Envelope = {section: {} if found.get(section) is None else found[section] for section in SECTIONS}
+    filled = ((section, {} if found.get(section) is None else found[section]) for section in SECTIONS)
+    envelope: Envelope = {section: dict(fields) if isinstance(fields, dict) else fields for section, fields in filled}
     for section, fields in envelope.items():
         if not hasattr(fields, "keys"):
             raise TypeError(f"the section {section} must be a mapping of fields, not {type(fields).__name__}")

@@ -88,7 +88,7 @@ class DictForm:
         meta_info = {name: fields[name] for name, section in places if section == "meta_info"}
         check_nulls({name: value for name, value in fields.items() if name not in meta_info}, schemas)
         listed = [name for name, value in meta_info.items() if is_array(value) or is_rowed(value)]
-        schema = {name: rollferry.FieldSchema("tree", row_aligned=False) for name in listed}
+        schema = {name: rollferry.FieldSchema(row_aligned=False) for name in listed}
         return Incoming(fields, places, meta_info, schema or None)
 
     def read(self, ferry: Ferry, ref: MooncakeDataProtoRef, wanted: Wanted) -> Any:
