@@ -9,6 +9,7 @@ from rollferry.integrations.mooncake_api.options import SECTIONS, FieldSchema, N
 __all__ = [
     "Envelope",
     "build",
+    "check_rows",
     "envelope_of",
     "flat_of",
     "is_array",
@@ -132,6 +133,13 @@ def build(data_cls: Any, envelope: Envelope) -> Any:
     except TypeError as error:
         name = getattr(data_cls, "__name__", data_cls)
         raise TypeError(f"{name} can't be made of batch, non_tensor_batch and meta_info: {error}") from error
+
+
+def check_rows(fields: Mapping[Any, Any]) -> None:
+    """Raise ValueError where fields have different numbers of rows."""
+    counts = {name: len(value) for name, value in fields.items() if is_array(value) or is_rowed(value)}
+    if len(set(counts.values())) > 1:
+        raise ValueError(f"the fields of a DataProto have one number of rows, not {counts}")
 
 
 def is_array(value: Any) -> bool:

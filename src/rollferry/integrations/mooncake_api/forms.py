@@ -7,6 +7,7 @@ import rollferry
 from rollferry import Ferry
 from rollferry.integrations.mooncake_api.batches import (
     Envelope,
+    check_rows,
     envelope_of,
     flat_of,
     is_array,
@@ -112,7 +113,9 @@ class DataProtoForm:
     def incoming(self, data: Any, schemas: Mapping[str, FieldSchema]) -> Incoming:
         """Take an object of sections, or a dict of them, or divide a flat dict."""
         envelope = envelope_of(data)
-        check_nulls({**dict(envelope["batch"].items()), **envelope["non_tensor_batch"]}, schemas)
+        fields = {**dict(envelope["batch"].items()), **envelope["non_tensor_batch"]}
+        check_nulls(fields, schemas)
+        check_rows(fields)
         return Incoming(envelope, places_in(envelope), envelope["meta_info"], None)
 
     def read(self, ferry: Ferry, ref: MooncakeDataProtoRef, wanted: Wanted) -> Any:

@@ -47,7 +47,7 @@ class MooncakeBundleTransfer:
     Attributes
     ----------
     ferry
-        The Ferry that does the work. Close it to let go of the engine.
+        The Ferry that does the work.
 
     Raises
     ------
@@ -292,6 +292,12 @@ class MooncakeBundleTransfer:
             "meta_info_keys": [name for name, section in own.places if section == "meta_info"],
             "stages": {name: {"manifest_key": stage.manifest_key} for name, stage in own.stage_refs.items()},
         }
+
+    def close(self) -> None:
+        """Let go of the engine; Mooncake's class has no such call. A store or Ferry that was handed over stays open."""
+        opened = [] if isinstance(self._target, rollferry.Ferry) else [self.ferry]
+        for ferry in [*opened, *self._replicated.values()]:
+            ferry.close()
 
     @staticmethod
     def release_result(result: object) -> None:
