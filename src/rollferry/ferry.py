@@ -36,7 +36,7 @@ TIMINGS = 1024
 
 
 def connect(
-    url: str | None = None,
+    url: object = None,
     *,
     namespace: str = "default",
     schema: SchemaLike | None = None,
@@ -53,6 +53,7 @@ def connect(
         ``?pool=SIZE`` (most bytes of free segments to keep, such as ``8gb``), ``ray://`` (the Ray cluster that runs),
         ``mooncake://HOST:PORT`` (Mooncake Store, with its master there), or ``inproc://`` (this process). docs/ray.md and
         docs/mooncake.md have the options of these engines.
+        Or a ``MooncakeDistributedStore`` that is set up: it is used as it is, and stays its owner's to close.
         By default the environment variable ``ROLLFERRY_URL``, and without it ``shm://``.
     namespace
         Name under which bundles are put: letters, digits, ``-`` and ``_``, at most 63.
