@@ -1,4 +1,5 @@
 """GRPO with torch: rollout processes, two FSDP2 trainer ranks, and rollferry between them. A minute on two cores.
+Tried with torch 2.13, on CPUs.
 
     python examples/grpo_torch                # in turns: generate a step, train on it
     python examples/grpo_torch --mode async   # the workers are up to --staleness steps ahead of the trainers
@@ -49,6 +50,8 @@ def parse() -> argparse.Namespace:
         parser.error("a number is too small")
     if options.groups < 1 or options.groups % (options.workers * RANKS):
         parser.error(f"--groups must be a multiple of {RANKS} for each worker: trainer ranks read whole groups")
+    if options.minibatches > options.group_size:
+        parser.error("--minibatches can't be more than --group-size: each has samples of all groups")
     if options.mode == "sync":
         options.staleness = 0
     options.longest = len(str(2 * options.limit - 2)) + 1

@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import rollferry
 
-GRACE = 5.0  # seconds to end by themselves, and to hear what else failed
+GRACE = 5.0  # seconds to end by themselves
 
 
 class ProcessError(Exception):

@@ -30,6 +30,7 @@ class Schedule:
         self.read: dict[str, Message] = {}  # what trainers said of the step in training
         self.trained: dict[str, Message] = {}
         self.training = False
+        self.done: list[str] = []  # refs to remove
         self.steps: list[Message] = []
         self.began = 0.0
 
@@ -37,6 +38,7 @@ class Schedule:
         """Train all steps; give the figures of each."""
         while self.version < self.options.steps:
             self.take(*self.team.hear())
+            self.remove_read()
             if not self.starting:
                 self.order()
         for ref in self.weights.values():
@@ -45,26 +47,32 @@ class Schedule:
 
     def take(self, name: str, message: Message) -> None:
         match message:
+            case {"warm": step, "loss": loss}:
+                print(f"supervised warm-up, step {step} of {self.options.warm_up}: loss {loss:.2f}", flush=True)
             case {"ready": _}:
-                self.starting.discard(name)
                 if message.get("weights"):
                     self.weights[0] = message["weights"]
-                    print(f"{self.options.warm_up} supervised steps: loss {message['loss']:.2f}\n{HEAD}", flush=True)
-                self.began = time.monotonic()
+                self.starting.discard(name)
+                if not self.starting:
+                    self.began = time.monotonic()
+                    print(HEAD, flush=True)
             case {"rolled": step}:
                 del self.busy[name]
                 self.rolled.setdefault(step, {})[name] = message
             case {"read": step}:
                 self.read[name] = message
                 if len(self.read) == len(self.trainers):
-                    for rolled in self.rolled[step].values():
-                        self.ferry.remove(rolled["batch"])
+                    self.done += [rolled["batch"] for rolled in self.rolled[step].values()]
             case {"trained": step}:
                 self.trained[name] = message
                 if len(self.trained) == len(self.trainers):
                     self.finish(step)
-        for version in set(self.weights) - {self.version, *self.busy.values()}:
-            self.ferry.remove(self.weights.pop(version))
+
+    def remove_read(self) -> None:
+        """Remove the bundles that nobody will read any more."""
+        self.done += [self.weights.pop(version) for version in set(self.weights) - {self.version, *self.busy.values()}]
+        while self.done:
+            self.ferry.remove(self.done.pop())
 
     def order(self) -> None:
         """Give work to whoever may have some."""

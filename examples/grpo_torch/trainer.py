@@ -41,11 +41,10 @@ class Trainer:
     def new_optimizer(self, rate: float) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.policy.parameters(), rate, betas=(0.9, 0.95), weight_decay=0.0)
 
-    def warm_up(self) -> float:
+    def warm_up(self, line: Line) -> None:
         """Supervised steps on sums of which many have wrong digits, so that there is something for GRPO to put right."""
         rng = np.random.default_rng([self.options.seed, 0, self.rank])
-        loss = torch.zeros(())
-        for _ in range(self.options.warm_up):
+        for step in range(1, self.options.warm_up + 1):
             tokens, masks = [], []
             for problem in draw(rng, WARM_UP_ROWS // RANKS, self.options.limit):
                 wrong = rng.random(len(problem.answer)) < self.options.warm_up_noise
@@ -56,8 +55,9 @@ class Trainer:
             chosen = self.log_probs(pad_sequence(tokens, batch_first=True, padding_value=END))
             loss = -(chosen * mask).sum() / mask.sum()
             self.descend(loss)
+            if self.rank == 0 and step % 50 == 0:
+                line.tell(warm=step, loss=loss.item())
         self.optimizer = self.new_optimizer(self.options.rate)
-        return loss.item()
 
     def read(self, refs: list[str]) -> tuple[dict[str, list[Any]], dict[str, float]]:
         """This rank's rows of some batches, as one; and what it cost to get them."""
@@ -154,8 +154,8 @@ def run_trainer(line: Line, ferry: rollferry.Ferry, options: argparse.Namespace,
     """Warm up, then answer orders until it is to stop."""
     meet(rank, meeting)
     trainer = Trainer(ferry, options, rank)
-    loss = trainer.warm_up()
-    line.tell(ready=True, loss=loss, **trainer.publish())
+    trainer.warm_up(line)
+    line.tell(ready=True, **trainer.publish())
     while (order := line.hear())["do"] == "train":
         batch, cost = trainer.read(order["batches"])
         line.tell(read=order["step"], **cost)
