@@ -3,14 +3,19 @@
 import asyncio
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, Self, get_args
 
+from rollferry.bundle.dataproto import SECTIONS
+from rollferry.bundle.extend import extended
 from rollferry.bundle.fields import encode_batch
+from rollferry.bundle.manifest import BatchType
 from rollferry.bundle.publish import publish
-from rollferry.bundle.read import PausedCollector, packed_field, read
-from rollferry.bundle.request import Request, RowsLike, Verify
+from rollferry.bundle.read import read
+from rollferry.bundle.rebuild import PausedCollector, packed_field
+from rollferry.bundle.request import FieldsLike, Request, RowsLike, Verify
+from rollferry.bundle.stages import remove_stages
 from rollferry.engines.base import Engine, Usage
 from rollferry.engines.registry import open_engine
 from rollferry.errors import FerryClosedError, RefError, SchemaError
@@ -23,7 +28,6 @@ from rollferry.timings import Stopwatch, Timing
 __all__ = ["Ferry", "Ref", "connect"]
 
 Batch = dict[Any, Any]
-BatchType = Literal["dict"]
 Ref = TransferRef | Mapping[str, Any] | str | bytes
 SchemaLike = Mapping[str | int, FieldSchema]
 
@@ -32,7 +36,7 @@ TIMINGS = 1024
 
 
 def connect(
-    url: str | None = None,
+    url: object = None,
     *,
     namespace: str = "default",
     schema: SchemaLike | None = None,
@@ -49,6 +53,7 @@ def connect(
         ``?pool=SIZE`` (most bytes of free segments to keep, such as ``8gb``), ``ray://`` (the Ray cluster that runs),
         ``mooncake://HOST:PORT`` (Mooncake Store, with its master there), or ``inproc://`` (this process). docs/ray.md and
         docs/mooncake.md have the options of these engines.
+        Or a ``MooncakeDistributedStore`` that is set up: it is used as it is, and stays its owner's to close.
         By default the environment variable ``ROLLFERRY_URL``, and without it ``shm://``.
     namespace
         Name under which bundles are put: letters, digits, ``-`` and ``_``, at most 63.
@@ -105,7 +110,7 @@ class Ferry:
 
     def put(
         self,
-        batch: Batch,
+        batch: Any,
         *,
         type: BatchType = "dict",
         schema: SchemaLike | None = None,
@@ -121,9 +126,11 @@ class Ferry:
             Fields by key: numpy arrays, torch tensors, PIL images, and Python values made of int, float, bool, complex, str,
             bytes, bytearray, range, None, list, tuple, dict, set, frozenset and registered classes, to any depth up to 100.
         type
-            Kind of batch.
+            Kind of batch. ``dict``: a dict of fields. ``dataproto``: an object with the attributes ``batch`` (TensorDict, dict
+            or None), ``non_tensor_batch`` and ``meta_info`` (dict or None), such as verl's DataProto, or a dict with some of
+            these as its keys; what they hold are the fields. Those of ``meta_info`` are not row-aligned.
         schema
-            Instructions for fields, before those of the Ferry.
+            Instructions for fields, before those of the Ferry. Names are those of fields in any section.
         metadata
             JSON-safe values to travel in the reference.
 
@@ -146,24 +153,84 @@ class Ferry:
         engine = self._open_engine(type)
         own = None if metadata is None else check_metadata(metadata)
         watch = Stopwatch()
-        encoded = encode_batch(batch, self._schema_for(schema), allow_pickle=self._allow_pickle)
+        encoded = encode_batch(batch, self._schema_for(schema), allow_pickle=self._allow_pickle, kind=type)
         watch.lap("choose")
         ref = publish(engine, encoded, namespace=self._namespace, checksum=self._checksum, metadata=own, watch=watch)
         self._note("put", ref, watch)
         return ref
+
+    def append(
+        self,
+        ref: Ref,
+        fields: Any,
+        *,
+        type: BatchType = "dict",
+        schema: SchemaLike | None = None,
+        overwrite: bool = False,
+    ) -> TransferRef:
+        """Add fields to a bundle, such as those that a later stage of a pipeline computes; only they are stored.
+
+        The bundle is not changed, and its reference goes on to mean what it did. The new one means the bundle with the fields
+        added, as a *stage* over it: once the old one is removed, the new one can't be read.
+
+        Parameters
+        ----------
+        ref
+            The bundle, as for `get`.
+        fields
+            The fields to add: a batch as for `put`. Of a ``dataproto``, sections may be None or missing.
+        type
+            Kind of batch, that of the bundle.
+        schema
+            As for `put`.
+        overwrite
+            Whether a field replaces one of the same name (and section) that is there. The earlier reference still has the old.
+
+        Returns
+        -------
+        TransferRef
+            It has the metadata of `ref`. `remove` removes what was added and all that it was added to.
+
+        Raises
+        ------
+        SchemaError
+            The bundle is of another type, has another number of rows or such a field already, or has 1,000 stages; or a field
+            breaks its schema. Nothing was stored, as with all errors.
+        BundleNotFoundError
+            The bundle, or an older stage of it, was removed.
+        RefError, BundleError
+            As for `get`. Otherwise as `put`.
+        """
+        engine, own, watch = self._open_engine(type), self._own(ref), Stopwatch()
+        metadata = None if own.metadata is None else check_metadata(own.metadata)
+        encoded = encode_batch(fields, self._schema_for(schema), allow_pickle=self._allow_pickle, kind=type)
+        stage = extended(engine, own, encoded, overwrite=overwrite, allow_pickle=self._allow_pickle)
+        watch.lap("choose")
+        new = publish(
+            engine,
+            stage,
+            namespace=self._namespace,
+            checksum=self._checksum,
+            metadata=metadata,
+            watch=watch,
+            base=own,
+        )
+        self._note("put", new, watch)
+        return new
 
     def get(
         self,
         ref: Ref,
         *,
         type: BatchType = "dict",
-        fields: Iterable[Any] | None = None,
+        fields: FieldsLike | None = None,
         rows: RowsLike | None = None,
         into: Mapping[Any, Any] | None = None,
+        data_cls: Callable[..., Any] | None = None,
         readonly: bool = False,
         lazy: bool = False,
         verify: Verify = "auto",
-    ) -> Batch:
+    ) -> Any:
         """Rebuild a batch. Any number of readers may do so, any number of times.
 
         Arrays and tensors are views over memory that lives as long as any of them. They are writable and private:
@@ -176,7 +243,8 @@ class Ferry:
         type
             Kind of batch.
         fields
-            Keys of the fields to read, in that order; by default all.
+            Keys of the fields to read, in that order; by default all. Of a ``dataproto`` a name stands for it in all
+            sections that have it, and a mapping of section -> names, or None for all of it, leaves other sections out.
         rows
             The rows to read: a slice, or a list, ndarray or tensor of ints, or of as many bools as there are rows. Lists and
             tuples, and arrays along their first axis, then have these rows only, as if the whole batch had been indexed. Any
@@ -185,6 +253,8 @@ class Ferry:
             Buffers to fill, by field: an ndarray or tensor of the shape and dtype of the values. The field's value is the
             buffer; where rows differ in length, a list of views of it, which has them one after the other. Lists of Python
             numbers also go into wider dtypes. Nothing is written unless all buffers fit.
+        data_cls
+            For a ``dataproto``: called with the keywords ``batch``, ``non_tensor_batch`` and ``meta_info`` to make the result.
         readonly
             Whether ndarrays come back read-only. Tensors are writable in any case.
         lazy
@@ -197,7 +267,8 @@ class Ferry:
         Returns
         -------
         dict
-            Equal to what was put, but where a schema says otherwise.
+            Equal to what was put, but where a schema says otherwise. Of a ``dataproto``: its three sections by name, or what
+            `data_cls` makes of them.
 
         Raises
         ------
@@ -216,7 +287,7 @@ class Ferry:
         if verify not in get_args(Verify):
             raise ValueError(f"verify must be one of {', '.join(get_args(Verify))}, not {verify!r}")
         own = self._own(ref)
-        request = Request(fields, rows, into, verify, readonly, lazy, self._allow_pickle)
+        request = Request(type, fields, rows, into, data_cls, verify, readonly, lazy, self._allow_pickle)
         with PausedCollector():
             watch = Stopwatch()
             batch = read(engine, own, request, watch)
@@ -295,17 +366,23 @@ class Ferry:
 
     def _packable(self, ref: Ref, name: Any, rows: RowsLike | None) -> Any:
         engine, own, watch = self._open_engine("dict"), self._own(ref), Stopwatch()
-        request = Request(fields=[name], rows=rows, allow_pickle=self._allow_pickle)
+        request = Request(None, fields=[name], rows=rows, allow_pickle=self._allow_pickle)
         found = read(engine, own, request, watch, make=packed_field)[name]
         self._note("get", own, watch)
         return found
 
-    def release(self, batch: Batch) -> None:
-        """Empty a dict that `get` gave, so that its memory goes back as soon as no view is left that you kept."""
-        batch.clear()
+    def release(self, batch: Any) -> None:
+        """Empty what `get` gave, so that its memory goes back as soon as no view is left that you kept."""
+        if isinstance(batch, dict):
+            batch.clear()
+            return
+        for section in SECTIONS:
+            part = getattr(batch, section, None)
+            if part is not None:
+                part.clear()
 
     def remove(self, ref: Ref) -> bool:
-        """Remove a bundle once all readers are done; results already fetched stay valid.
+        """Remove a bundle, all of its stages, once all readers are done; results already fetched stay valid.
 
         Parameters
         ----------
@@ -319,8 +396,9 @@ class Ferry:
         """
         engine = self._open_engine("dict")
         if isinstance(ref, str) and ID_PATTERN.fullmatch(ref):
-            return engine.remove(f"{self._namespace}.{ref}")
-        return engine.remove(self._own(ref).key)
+            return remove_stages(engine, f"{self._namespace}.{ref}")
+        own = self._own(ref)
+        return engine.remove(own.key) if own.stages == 1 else remove_stages(engine, own.key)
 
     def explain(self, batch: Batch, schema: SchemaLike | None = None) -> Explanation:
         """Say, without putting it, how each field of a batch would be stored, and why. Print the result."""
@@ -336,7 +414,7 @@ class Ferry:
 
     async def aput(
         self,
-        batch: Batch,
+        batch: Any,
         *,
         type: BatchType = "dict",
         schema: SchemaLike | None = None,
@@ -344,6 +422,10 @@ class Ferry:
     ) -> TransferRef:
         """Do as `put` in a thread, while the event loop runs on."""
         return await asyncio.to_thread(self.put, batch, type=type, schema=schema, metadata=metadata)
+
+    async def aappend(self, ref: Ref, fields: Any, **options: Any) -> TransferRef:
+        """Do as `append`, with its options, in a thread, while the event loop runs on."""
+        return await asyncio.to_thread(self.append, ref, fields, **options)
 
     async def aget(self, ref: Ref, **options: Any) -> Batch:
         """Do as `get`, with its options, in a thread, while the event loop runs on."""

@@ -19,29 +19,33 @@ class FieldSchema(msgspec.Struct, frozen=True):
     Parameters
     ----------
     layout
-        How the field is stored. ``ragged`` also takes rows that are lists of numbers.
+        How the field is stored; None where that is to be inferred. ``ragged`` also takes rows that are lists of numbers.
     dtype
         dtype of the stored numbers, such as ``int32`` or ``bfloat16`` (tensors only). Every value has to survive it.
     nullable
         Whether the field or a row of it may be None.
     returns
         ``same``: what was put, in its own types. ``ndarray``, ``tensor``: typed arrays of the stored dtype.
+    row_aligned
+        False where the field does not hold one value per sample, although it is a list, tuple or array.
     """
 
-    layout: LayoutName
+    layout: LayoutName | None = None
     dtype: str | None = None
     nullable: bool = True
     returns: Returns = "same"
+    row_aligned: bool = True
 
     def __post_init__(self) -> None:
-        if self.layout not in get_args(LayoutName):
+        if self.layout is not None and self.layout not in get_args(LayoutName):
             raise SchemaError(f"no layout {self.layout!r}; there are {', '.join(get_args(LayoutName))}")
         if self.returns not in get_args(Returns):
             raise SchemaError(f"returns must be one of {', '.join(get_args(Returns))}, not {self.returns!r}")
         if self.dtype is not None and not isinstance(self.dtype, str):
             raise SchemaError(f"dtype must be a name such as 'int32', not {self.dtype!r}")
         if self.layout not in ("dense", "ragged", "numbers") and (self.dtype is not None or self.returns != "same"):
-            raise SchemaError(f"the layout {self.layout!r} takes neither dtype nor returns")
+            layout = "a field without layout" if self.layout is None else f"the layout {self.layout!r}"
+            raise SchemaError(f"{layout} takes neither dtype nor returns")
 
 
 class Schema(Mapping[str | int, FieldSchema]):

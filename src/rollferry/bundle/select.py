@@ -13,12 +13,15 @@ from rollferry.engines.base import Bytes, Reader
 from rollferry.errors import BundleError, EngineError
 from rollferry.layouts.base import Int64Array, Spec
 from rollferry.layouts.decoder import Decoder
+from rollferry.layouts.indexed import first_axis
 from rollferry.layouts.rows import Rows
+from rollferry.layouts.tree.registered import Registered
 from rollferry.layouts.tree.shared import Shared
 from rollferry.memory.leases import allocate, gather
 
 __all__ = ["Options", "Selection"]
 
+PAIR_NBYTES = 16
 NEAR = 128  # bytes between two ranges that are fetched along over a network, for one request less
 
 
@@ -67,6 +70,7 @@ class Selection:
         self._reader = reader
         self._options = options
         self._count = len(manifest.columns)
+        self._shared = {number for spec in manifest.columns for number in spec.references()}
         # Twice: a column that others refer to, and whose owner wants other rows of it than they do, needs two numbers.
         self.specs: list[Spec] = [*manifest.columns, *manifest.columns]
         self._wanted: dict[int, Rows] = {}
@@ -89,16 +93,25 @@ class Selection:
         """Ask for rows of a column."""
         self._wanted[column] = rows
 
-    def inner(self, column: int, rows: Rows) -> None:
-        """Ask for rows along the first axis of the only value of a column."""
+    def inner(self, column: int, rows: Rows) -> Int64Array | None:
+        """Ask for rows along the first axis of the only value of a column; give those to take once it is rebuilt."""
+        # One that others refer to as a whole has to stay whole.
+        if is_rebuilt_first(self._manifest.columns[column]) or column in self._shared:
+            self.whole(column)
+            return rows.indices()
         self._inner[column] = rows
+        return None
 
     def row_count(self, field: Field) -> int | None:
         """Give the number of rows of a field; None where it doesn't hold a value per sample."""
         spec = self._manifest.columns[field.column]
+        if not field.row_aligned:
+            return None
         if field.form != "value":
             return spec.rows
-        return spec.inner_rows(self) if spec.rows == 1 else None
+        if spec.rows != 1:
+            return None
+        return first_axis(self.values(field.column)[0]) if is_rebuilt_first(spec) else spec.inner_rows(self)
 
     def decoder(self, *, writable: bool) -> Decoder:
         """Fetch what was asked for."""
@@ -172,7 +185,9 @@ class Selection:
         if number in self._whole:
             for member in spec.members():
                 self._kept[member] = (1, Rows.span(0, self._manifest.members[member].nbytes))
-            self._whole.update(spec.children(), spec.references())
+            self._whole.update(spec.children())
+            if isinstance(spec, Shared) and spec.foreign is not None:
+                spec.refer(spec.foreign, Rows.span(0, self._manifest.members[spec.foreign].nbytes // PAIR_NBYTES), self)
             return
         referred = self._referred.get(number)
         if referred is None:
@@ -269,6 +284,13 @@ class Selection:
             allow_pickle=self._options.allow_pickle,
             readonly=self._options.readonly,
         )
+
+
+def is_rebuilt_first(spec: Spec) -> bool:
+    """Whether rows of the only value are taken once it is rebuilt."""
+    return isinstance(spec, Shared) or (
+        isinstance(spec, Registered) and spec.name.startswith(("torch.", "tensordict."))
+    )
 
 
 def merged(starts: Int64Array, stops: Int64Array, near: int) -> Rows:

@@ -83,13 +83,17 @@ class Shared(Spec, frozen=True, tag="shared"):
         if self.own is not None:
             taken.column(self.own, Rows.at(own))
         if self.foreign is not None:
-            pairs = taken.read(self.foreign, np.dtype((np.int64, 2)), Rows.at(foreign))
-            if not set(pairs[:, 0].tolist()) <= set(self.sources):
-                raise BundleError("a shared value refers to nothing")
-            taken.refer(self.foreign, pairs, self.sources)
+            self.refer(self.foreign, Rows.at(foreign), taken)
         index[index >= 0], index[index < 0] = own_index, -1 - foreign_index
         taken.store(self.index, index)
         return msgspec.structs.replace(self, rows=rows.count)
+
+    def refer(self, foreign: int, rows: Rows, taken: Taken) -> None:
+        """Ask for what some of the pairs refer to."""
+        pairs = taken.read(foreign, np.dtype((np.int64, 2)), rows)
+        if not set(pairs[:, 0].tolist()) <= set(self.sources):
+            raise BundleError("a shared value refers to nothing")
+        taken.refer(foreign, pairs, self.sources)
 
     def decode(self, source: "Decoder") -> list[Any]:
         index = source.array(self.index, np.dtype(np.int64), self.rows)

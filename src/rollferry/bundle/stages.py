@@ -1,0 +1,105 @@
+"""Stages: a bundle over an earlier one, whose fields are then those of both."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from typing import NamedTuple
+
+from rollferry.bundle.manifest import Base, Manifest, load
+from rollferry.engines.base import Engine, Reader
+from rollferry.errors import BundleError, BundleNotFoundError, RefError, RollferryError
+from rollferry.refs import MAX_STAGES, TransferRef
+
+__all__ = ["Stage", "opened", "remove_stages"]
+
+
+class Stage(NamedTuple):
+    """One stage, open for reading.
+
+    Parameters
+    ----------
+    manifest
+        Its manifest.
+    reader
+        Its bytes.
+    """
+
+    manifest: Manifest
+    reader: Reader
+
+
+@contextmanager
+def opened(engine: Engine, ref: TransferRef) -> Iterator[list[Stage]]:
+    """Have all stages of a bundle open, the newest first.
+
+    Raises
+    ------
+    BundleNotFoundError
+        The bundle or an older stage was removed; names it.
+    RefError
+        The reference is not of this bundle.
+    BundleError
+        A stage is damaged, or not the one that the next newer one was put over.
+    """
+    with ExitStack() as readers:
+        found: list[Stage] = []
+        base: Base | None = Base.of(ref)
+        while base is not None and len(found) < ref.stages:
+            found.append(readers.enter_context(opened_stage(engine, base, ref, of_ref=not found)))
+            if found[-1].manifest.type != found[0].manifest.type:
+                raise BundleError(f"its stage {base.key} is of another type")
+            base = found[-1].manifest.base
+        if base is not None or len(found) != ref.stages:
+            raise RefError(f"bad reference: the bundle {ref.key} does not have {ref.stages} stages")
+        yield found
+
+
+@contextmanager
+def opened_stage(engine: Engine, base: Base, ref: TransferRef, *, of_ref: bool) -> Iterator[Stage]:
+    """Have one stage open, which is the one that the reference itself names, or an older one."""
+    try:
+        reader = engine.open(base.key)
+    except BundleNotFoundError as error:
+        if of_ref:
+            raise
+        raise BundleNotFoundError(f"the bundle {ref.key} lacks its stage {base.key}: {error}") from error
+    try:
+        manifest, digest = load(reader.manifest, reader.payload_nbytes)
+        is_it = (digest, manifest.id, manifest.payload_nbytes, manifest.rows) == (
+            base.digest,
+            base.id,
+            base.nbytes,
+            base.rows,
+        )
+        if not is_it and of_ref:
+            raise RefError(f"bad reference: the bundle {base.key} is not the one it was made for")
+        if not is_it:
+            raise BundleError(f"its stage {base.key} is not the one it was put over")
+        yield Stage(manifest, reader)
+    finally:
+        reader.close()
+
+
+def open_manifest(engine: Engine, key: str) -> tuple[Manifest, str]:
+    """Give the manifest of a bundle, and its digest."""
+    reader = engine.open(key)
+    try:
+        return load(reader.manifest, reader.payload_nbytes)
+    except BundleError as error:
+        raise type(error)(f"bundle {key}: {error}") from error
+    finally:
+        reader.close()
+
+
+def remove_stages(engine: Engine, key: str) -> bool:
+    """Remove a bundle and then the older stages, as far as their manifests can be read; False if it isn't there."""
+    keys = [key]
+    while len(keys) < MAX_STAGES:
+        try:
+            base = open_manifest(engine, keys[-1])[0].base
+        except RollferryError:  # damaged, gone, or out of reach: what can be removed still is
+            break
+        if base is None:
+            break
+        keys.append(base.key)
+    removed = [engine.remove(name) for name in keys]
+    return removed[0]
