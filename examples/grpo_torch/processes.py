@@ -13,7 +13,7 @@ from typing import Any, Self
 
 import rollferry
 
-GRACE = 5.0  # seconds to end by themselves
+GRACE = 60.0  # seconds to end by themselves, on a machine that may be busy
 
 
 class ProcessError(Exception):
