@@ -56,6 +56,8 @@ class TestMooncake(EngineContract):
 
 
 class TestMooncakeSmallChunks(EngineContract):
+    opened_stays = False  # chunks are read when they are asked for, and a removal is forced
+
     @pytest.fixture
     def url(self, master: Master) -> Iterator[str]:
         yield from emptied(master.url(chunk="4096"))

@@ -40,7 +40,7 @@ def session() -> Iterator[str]:
 
 
 def registry_of(namespace: str) -> Any:
-    return ray.get_actor("rollferry-registry-2", namespace=namespace)
+    return ray.get_actor("rollferry-registry-3", namespace=namespace)
 
 
 def kill_registry(namespace: str) -> None:
@@ -362,6 +362,69 @@ def test_cut_members(namespace: str) -> None:
         ref = ferry.put(batch)
         for readonly in (False, True):
             assert_same(ferry.get(ref, readonly=readonly), batch)
+
+
+def test_only_the_chunks_that_are_touched_are_read(namespace: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rollferry.engines.ray.session import Session
+
+    read: list[int] = []
+    wait = Session.wait
+
+    def counted(self: Session, refs: Any, what: str, nbytes: int = 0) -> Any:
+        if "reading" in what:
+            read.append(len(refs))
+        return wait(self, refs, what, nbytes)
+
+    monkeypatch.setattr(Session, "wait", counted)
+    count = 300_000
+    batch = {
+        "dense": np.arange(count),
+        "rows": [np.arange(n % 7, dtype=np.float32) for n in range(count)],
+        "texts": [str(n) for n in range(count)],
+    }
+    rng = np.random.default_rng(0)
+    selections: list[Any] = [
+        slice(0, 10),
+        slice(150_000, 160_000, 3),
+        slice(None, None, -50_000),
+        rng.integers(0, count, 20),
+        rng.random(count) < 0.001,
+        [],
+    ]
+    with (
+        rollferry.connect(f"ray://?registry={namespace}&chunk=256kb") as ferry,
+        rollferry.connect(f"ray://?registry={namespace}&chunk=64") as other,  # its own puts only
+    ):
+        ref = ferry.put(batch)
+        for rows in selections:
+            numbers = np.arange(count)[rows].tolist()
+            expected = {
+                key: value[rows] if key == "dense" else [value[number] for number in numbers]
+                for key, value in batch.items()
+            }
+            for readonly in (False, True):
+                assert_same(other.get(ref, rows=rows, readonly=readonly), expected)
+        read.clear()
+        assert_same(ferry.get(ref), batch)
+        assert read == [-(-ref.nbytes // (256 << 10))]
+        read.clear()
+        ferry.get(ref, rows=slice(0, 10))
+        assert len(read) <= sum(read) <= 6
+        read.clear()
+        ferry.get(ref, fields=["dense"], rows=slice(140_000, 150_000))
+        assert read == [1]
+
+
+def test_bundle_removed_after_it_was_opened_stays_with_its_reader(namespace: str) -> None:
+    engine = open_engine(f"ray://?registry={namespace}&chunk=1mb")
+    payload = payload_of(5 << 20)
+    key = put(engine, payload)
+    reader = engine.open(key)
+    assert engine.remove(key)
+    for seed in range(20):
+        engine.remove(put(engine, payload_of(5 << 20, seed=seed + 1)))
+    for start, nbytes in ((3 << 20, 100), (100, 2 << 20), (0, 5 << 20)):
+        assert reader.fetch([(start, nbytes)])[0].tobytes() == payload[start : start + nbytes]
 
 
 def test_round_trip_cases(namespace: str) -> None:

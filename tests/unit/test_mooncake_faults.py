@@ -75,6 +75,26 @@ class FakeStore:
 
         return self.each("get", keys, do)
 
+    def get_into_ranges(self, buffers: Any, keys: Any, places: Any, offsets: Any, sizes: Any) -> Any:
+        [base], [keys], [places], [offsets], [sizes] = buffers, keys, places, offsets, sizes
+        found: list[list[int]] = []
+
+        def do(n: int, key: str) -> int:
+            for place, offset, size in zip(places[n], offsets[n], sizes[n], strict=True):
+                data = self.objects.get(key)
+                if data is None or offset + size > len(data):
+                    found[n].append(-704 if data is None else -600)
+                else:
+                    view(base + place, size)[:] = np.frombuffer(data[offset : offset + size], np.uint8)
+                    found[n].append(size)
+            return 0
+
+        found += [[] for _ in keys]
+        for n, status in enumerate(self.each("ranges", keys, do)):
+            if status:
+                found[n] = [*sizes[n][:-1], status]  # the last range of the object
+        return [found]
+
     def batch_is_exist(self, keys: list[str]) -> list[int]:
         return self.each("exist", keys, lambda n, key: int(key in self.objects))
 
@@ -377,3 +397,91 @@ def test_metrics_port_of_something_else(store: FakeStore) -> None:
         with pytest.raises(EngineError, match="metrics=PORT"):
             client.all_keys()
         thread.join()
+
+
+ROWS = slice(2_000, 2_100)  # 800 bytes of the chunks 3 and 4
+
+
+@pytest.fixture
+def several(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Rows far apart, which are not worth to be read along."""
+    monkeypatch.setattr("rollferry.engines.mooncake.reader.NEAR", 64)
+    return [10, 3_000, 9_000, 19_000]
+
+
+@pytest.mark.parametrize("status", [-703, -707, -800, -900, -704, -600])
+def test_ranges_that_fail(store: FakeStore, several: list[int], status: int) -> None:
+    ferry = ferry_of()
+    ref = ferry.put(BATCH)
+    passing = status in (-703, -707, -800)
+    store.faults = lambda name, turn, key: status if name == "ranges" and turn <= 2 and key.endswith("/5") else None
+    if passing:
+        assert (ferry.get(ref, rows=several)["x"] == BATCH["x"][several]).all()
+    store.faults = lambda name, turn, key: status if name == "ranges" and key.endswith("/5") else None
+    store.turns.clear()
+    with pytest.raises(BundleError if status in (-704, -600) else EngineError, match="/5 can't|/5 is not|chunk 5 of"):
+        ferry.get(ref, rows=several)
+    assert store.turns["ranges"] == (4 if passing else 1)
+    assert "get" not in store.turns or store.turns["get"] == 1  # the root, and no chunk
+
+
+def test_chunk_that_is_too_short_for_its_ranges(store: FakeStore) -> None:
+    ferry = ferry_of()
+    ref = ferry.put(BATCH)
+    key = next(key for key in store.objects if key.endswith("/4"))
+    store.objects[key] = store.objects[key][:10]
+    with pytest.raises(BundleError, match="/4 is not as long as its bundle says"):
+        ferry.get(ref, rows=ROWS)
+
+
+def test_memory_of_ranges_that_were_given_up(store: FakeStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is never used again; that of calls that were interrupted neither, if they took so long; otherwise it is free again."""
+    ferry = ferry_of()
+    pool = ferry._engine._client.pool
+    ref = ferry.put(BATCH)
+
+    def interrupt(name: str, turn: int, key: str) -> int | None:
+        if name == "ranges":
+            raise KeyboardInterrupt
+        return None
+
+    def fail(name: str, turn: int, key: str) -> int | None:
+        return -800 if name == "ranges" and key.endswith("/4") else None
+
+    for faults, error in ((interrupt, KeyboardInterrupt), (fail, EngineError)):
+        for seconds, retired in ((55.0, 0), (0, 1)):
+            monkeypatch.setattr(module, "GIVES_UP_SECONDS", seconds)
+            store.faults = faults
+            pool._retired.clear()
+            with pytest.raises(error):
+                ferry.get(ref, rows=ROWS)
+            store.faults = lambda name, turn, key: None
+            assert pool.free_nbytes == pool._registered
+            assert len(pool._retired) == retired
+    assert (ferry.get(ref, rows=ROWS)["x"] == BATCH["x"][ROWS]).all()
+
+
+def test_root_that_another_bundle_overwrote_while_it_was_read(store: FakeStore) -> None:
+    """The memory of a removed bundle is used again at once; what was read is then a good root, of another bundle."""
+    ferry = ferry_of()
+    ref, other = ferry.put(BATCH), ferry.put(BATCH)
+    root, foreign = (next(key for key in store.objects if r.id in key and key.endswith("/root")) for r in (ref, other))
+    mine = store.objects[root]
+
+    def removed(name: str, turn: int, key: str) -> None:
+        if name == "get" and key == root:
+            store.objects[root] = store.objects[foreign]
+
+    def cleared(name: str, turn: int, key: str) -> None:
+        removed(name, turn, key)
+        if name == "size" and turn == 2:
+            store.objects.pop(root)
+
+    store.faults = removed
+    with pytest.raises(rollferry.RefError, match="not the one"):
+        ferry.get(ref, rows=ROWS)
+    store.objects[root] = mine
+    store.turns.clear()
+    store.faults = cleared
+    with pytest.raises(BundleNotFoundError):
+        ferry.get(ref, rows=ROWS)

@@ -46,6 +46,8 @@ def rebuilding(key: str) -> Iterator[None]:
     try:
         yield
     except BundleError as error:
+        if f"bundle {key}" in str(error):  # an engine's own
+            raise
         raise type(error)(f"bundle {key}: {error}") from error
     except (RollferryError, MemoryError, TimeoutError):  # a signal handler's too
         raise

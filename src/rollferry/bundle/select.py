@@ -18,6 +18,7 @@ from rollferry.layouts.rows import Rows
 from rollferry.layouts.tree.registered import Registered
 from rollferry.layouts.tree.shared import Shared
 from rollferry.memory.leases import allocate, gather
+from rollferry.memory.pieces import merged
 
 __all__ = ["Options", "Selection"]
 
@@ -244,7 +245,8 @@ class Selection:
         """Fetch spans of bytes; give those of each item one after the other."""
         if not spans:
             return []
-        ranges = merged(np.concatenate([s.starts for s in spans]), np.concatenate([s.stops for s in spans]), self._near)
+        starts, stops = np.concatenate([s.starts for s in spans]), np.concatenate([s.stops for s in spans])
+        ranges = Rows(*merged(starts, stops, self._near))
         self.fetched_nbytes += ranges.count
         sizes = ranges.stops - ranges.starts
         fetched = self._reader.fetch(list(zip(ranges.starts.tolist(), sizes.tolist(), strict=True)), writable=writable)
@@ -291,11 +293,3 @@ def is_rebuilt_first(spec: Spec) -> bool:
     return isinstance(spec, Shared) or (
         isinstance(spec, Registered) and spec.name.startswith(("torch.", "tensordict."))
     )
-
-
-def merged(starts: Int64Array, stops: Int64Array, near: int) -> Rows:
-    """Give rising ranges that cover all that are given, those joined that are as near as that."""
-    order = np.argsort(starts, kind="stable")
-    starts, stops = starts[order], np.maximum.accumulate(stops[order])
-    first = np.r_[True, starts[1:] > stops[:-1] + near] if len(starts) else np.empty(0, bool)
-    return Rows(starts[first], stops[np.r_[first[1:], True]] if len(starts) else stops)

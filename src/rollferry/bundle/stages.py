@@ -56,27 +56,37 @@ def opened(engine: Engine, ref: TransferRef) -> Iterator[list[Stage]]:
 @contextmanager
 def opened_stage(engine: Engine, base: Base, ref: TransferRef, *, of_ref: bool) -> Iterator[Stage]:
     """Have one stage open, which is the one that the reference itself names, or an older one."""
+    reader = open_reader(engine, base, ref, of_ref=of_ref)
     try:
-        reader = engine.open(base.key)
+        try:
+            manifest = checked_manifest(reader, base, of_ref=of_ref)
+        except (BundleError, RefError):
+            # It may have been removed, and its memory used again, while it was read: then that is what to say.
+            open_reader(engine, base, ref, of_ref=of_ref).close()
+            raise
+        yield Stage(manifest, reader)
+    finally:
+        reader.close()
+
+
+def open_reader(engine: Engine, base: Base, ref: TransferRef, *, of_ref: bool) -> Reader:
+    """Open a stage. Raises BundleNotFoundError that also names the reference."""
+    try:
+        return engine.open(base.key)
     except BundleNotFoundError as error:
         if of_ref:
             raise
         raise BundleNotFoundError(f"the bundle {ref.key} lacks its stage {base.key}: {error}") from error
-    try:
-        manifest, digest = load(reader.manifest, reader.payload_nbytes)
-        is_it = (digest, manifest.id, manifest.payload_nbytes, manifest.rows) == (
-            base.digest,
-            base.id,
-            base.nbytes,
-            base.rows,
-        )
-        if not is_it and of_ref:
-            raise RefError(f"bad reference: the bundle {base.key} is not the one it was made for")
-        if not is_it:
-            raise BundleError(f"its stage {base.key} is not the one it was put over")
-        yield Stage(manifest, reader)
-    finally:
-        reader.close()
+
+
+def checked_manifest(reader: Reader, base: Base, *, of_ref: bool) -> Manifest:
+    """Give the manifest of a stage. Raises BundleError or RefError where it is another one."""
+    manifest, digest = load(reader.manifest, reader.payload_nbytes)
+    if (digest, manifest.id, manifest.payload_nbytes, manifest.rows) == (base.digest, base.id, base.nbytes, base.rows):
+        return manifest
+    if of_ref:
+        raise RefError(f"bad reference: the bundle {base.key} is not the one it was made for")
+    raise BundleError(f"its stage {base.key} is not the one it was put over")
 
 
 def open_manifest(engine: Engine, key: str) -> tuple[Manifest, str]:

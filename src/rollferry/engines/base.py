@@ -64,6 +64,11 @@ class Reader(Protocol):
         The arrays are private to the caller, and writable if they are to be; an engine may give writable ones in any case.
         What is not writable may be memory of the stored bundle itself. Their memory lives as long as any view of them, also after
         `close`, removal of the bundle and the end of the engine.
+
+        It may be called several times; where ranges overlap, those of one call or of several, their memory may be the same. An
+        engine to which reading costs time reads little more than the ranges.
+
+        Raises BundleNotFoundError if the bundle was removed after it was opened, unless the engine keeps it for its readers.
         """
 
     def close(self) -> None:

@@ -66,7 +66,15 @@ def get(engine: Engine, key: str) -> Bytes:
 
 
 class EngineContract:
-    """What an engine must do. A subclass gives the fixture `url`; each test starts with an empty engine."""
+    """What an engine must do. A subclass gives the fixture `url`; each test starts with an empty engine.
+
+    Attributes
+    ----------
+    opened_stays
+        Whether a bundle that was opened can be fetched after its removal. Otherwise fetch raises BundleNotFoundError.
+    """
+
+    opened_stays = True
 
     @pytest.fixture
     def url(self) -> str:
@@ -174,6 +182,54 @@ class EngineContract:
         assert reader.fetch([]) == []
         reader.close()
 
+    @pytest.mark.parametrize("writable", [True, False])
+    def test_small_ranges_again_and_again(self, engine: Engine, writable: bool) -> None:
+        """A reader may be asked for ranges, and all of the payload, as often as is wanted, in any order."""
+        payload = payload_of(100_003)
+        key = put(engine, payload)
+        reader = engine.open(key)
+        fetches = [
+            [(70_000, 100)],
+            [(4090, 12), (0, 0), (8191, 2), (12_288, 4096)],  # across the ends of chunks, and one as a whole
+            [(99_000, 1003), (10, 1), (4000, 5000), (10, 1), (4096, 10), (100_003, 0)],
+            [(start, 7) for start in range(0, 100_000, 999)],
+            [],
+            [(50_000, 0)],
+            [(0, 100_003), (70_000, 100)],
+            [(70_000, 100)],
+            [(1, 99_000)],
+            [(0, 100_003)],
+        ]
+        held: list[tuple[tuple[int, int], Bytes]] = []
+        for ranges in fetches:
+            held += zip(ranges, reader.fetch(ranges, writable=writable), strict=True)
+        reader.close()
+        for (start, nbytes), part in held:
+            assert part.tobytes() == payload[start : start + nbytes]
+            assert part.flags.writeable or not writable
+            assert not nbytes or part.ctypes.data % 64 == start % 64
+        for _, part in held:
+            if part.flags.writeable:
+                part[:] = 0
+        assert get(engine, key).tobytes() == payload
+
+    def test_removed_before_it_is_fetched(self, engine: Engine) -> None:
+        """What was opened can be fetched, or it is said that it is gone."""
+        payload = payload_of(100_000)
+        key = put(engine, payload)
+        reader = engine.open(key)
+        assert engine.remove(key)
+        for seed in range(3):
+            put(engine, payload_of(100_000, seed=seed + 1))
+        for ranges in ([(10, 20), (60_000, 100)], [(0, 100_000)]):
+            if not self.opened_stays:
+                with pytest.raises(BundleNotFoundError):
+                    reader.fetch(ranges)
+                continue
+            parts = reader.fetch(ranges)
+            assert [part.tobytes() for part in parts] == [payload[start : start + nbytes] for start, nbytes in ranges]
+        reader.close()
+
     def test_fetched_memory_is_aligned(self, engine: Engine) -> None:
         """Members, whose offsets are multiples of 64, lie in memory as they do in the payload."""
         reader = engine.open(put(engine, payload_of(1000)))
@@ -270,7 +326,10 @@ class EngineContract:
             barrier.wait(60)
             if number == 0:
                 assert engine.remove(key)
-            assert reader.fetch([(0, 100_000)])[0].tobytes() == payload
+            try:
+                assert reader.fetch([(0, 100_000)])[0].tobytes() == payload
+            except BundleNotFoundError:
+                assert not self.opened_stays
             reader.close()
 
         with ThreadPoolExecutor(8) as threads:

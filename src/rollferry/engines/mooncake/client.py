@@ -27,7 +27,7 @@ AT_ONCE = 32  # objects in one call: each may take a connection
 PAUSES = (0.05, 0.2, 0.5)  # seconds before each further attempt
 CLOSE_SECONDS = 0.002  # between looks whether calls are over
 GIVES_UP_SECONDS = 55.0  # Mooncake waits for a transfer for 60, and then lets it go on by itself
-Transfer = Callable[[list[str], list[list[int]], list[list[int]]], list[int]]  # keys, addresses, sizes -> statuses
+Transfer = Callable[..., list[int]]  # keys, then addresses, sizes and perhaps more for each -> statuses
 
 
 class Client:
@@ -86,14 +86,25 @@ class Client:
 
         They are read few at a time, again where a status may pass, and up to the first that is bad.
         """
+        return self._get(self._get_once, keys, [[one] for one in addresses], [[one] for one in sizes])
+
+    def get_ranges(
+        self,
+        keys: Sequence[str],
+        addresses: Sequence[Sequence[int]],
+        sizes: Sequence[Sequence[int]],
+        offsets: Sequence[Sequence[int]],
+    ) -> list[int]:
+        """Read ranges of objects, all into one region of registered memory; see `get`."""
+        return self._get(self._get_ranges_once, keys, addresses, sizes, offsets)
+
+    def _get(self, transfer: Transfer, keys: Sequence[str], *places: Sequence[Sequence[int]]) -> list[int]:
         statuses = [0] * len(keys)
         for start in range(0, len(keys), AT_ONCE):
             tries = Tries(self.options.timeout)
             todo = list(range(start, min(start + AT_ONCE, len(keys))))
             while True:
-                found = self._watched(
-                    self._get_once, [keys[n] for n in todo], [[addresses[n]] for n in todo], [[sizes[n]] for n in todo]
-                )
+                found = self._watched(transfer, [keys[n] for n in todo], *[[one[n] for n in todo] for one in places])
                 for n, status in zip(todo, found, strict=True):
                     statuses[n] = status
                 todo = [n for n in todo if statuses[n] in PASSING]
@@ -103,7 +114,7 @@ class Client:
                 break
         for key, status in zip(keys, statuses, strict=True):
             if status == INVALID:
-                raise BundleError(f"{key} is longer than its bundle says")
+                raise BundleError(f"{key} is not as long as its bundle says")
             if status < 0 and status != MISSING:
                 raise failure(status, f"{key} can't be read")
         return statuses
@@ -121,14 +132,20 @@ class Client:
         statuses: list[int] = self.store.batch_get_into(keys, [one[0] for one in addresses], [one[0] for one in sizes])
         return statuses
 
-    def _watched(
-        self, transfer: Transfer, keys: list[str], addresses: list[list[int]], sizes: list[list[int]]
+    def _get_ranges_once(
+        self, keys: list[str], addresses: list[list[int]], sizes: list[list[int]], offsets: list[list[int]]
     ) -> list[int]:
+        base = min(map(min, addresses))
+        places = [[address - base for address in of_key] for of_key in addresses]
+        [found] = self.store.get_into_ranges([base], [keys], [places], [offsets], [sizes])
+        return [min(of_key) if min(of_key) < 0 else sum(of_key) for of_key in found]
+
+    def _watched(self, transfer: Transfer, keys: list[str], addresses: list[Sequence[int]], *more: object) -> list[int]:
         """Transfer objects. Memory that Mooncake may still be at work on afterwards is never used again."""
         statuses: list[int] = []
         began = time.monotonic()
         try:
-            statuses = transfer(keys, addresses, sizes)
+            statuses = transfer(keys, addresses, *more)
         finally:
             if time.monotonic() - began >= GIVES_UP_SECONDS:
                 for n, places in enumerate(addresses):

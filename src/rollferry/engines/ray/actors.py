@@ -27,10 +27,14 @@ HELD = 256 << 20  # more than that the registry gives to the object store, which
 
 
 class Found(NamedTuple):
-    """A published bundle: its manifest, and its chunks in order: references, or the pieces of a small one that is held."""
+    """A published bundle: its manifest, and its chunks in order: references, or the pieces of a small one that is held.
+
+    Each chunk but the last has `chunk_nbytes` bytes.
+    """
 
     manifest: bytes
     payload_nbytes: int
+    chunk_nbytes: int
     chunks: list[Any]
 
 
@@ -66,12 +70,12 @@ class Registry:
         if key in self._given_up:
             return False
         nbytes = sum(map(len, pieces))
-        chunks: list[Any] = list(pieces)
+        chunk_nbytes, chunks = PIECE, list[Any](pieces)
         if self._held + nbytes <= HELD:
             self._held += nbytes
         else:
-            chunks = [ray.put(np.frombuffer(b"".join(pieces), np.uint8))]
-        self._bundles[key] = (Found(manifest, nbytes, chunks), None)
+            chunk_nbytes, chunks = nbytes, [ray.put(np.frombuffer(b"".join(pieces), np.uint8))]
+        self._bundles[key] = (Found(manifest, nbytes, chunk_nbytes, chunks), None)
         return True
 
     def register(self, key: str, found: Found, keeper: Any) -> bool:
@@ -147,11 +151,11 @@ class Keeper:
         held = self._chunks[key] = []
         done = False
         try:
-            nbytes = 0
+            sizes = []
             for chunk in chunks:
                 held.append(ray.put(chunk))
-                nbytes += len(chunk)
-            found = Found(manifest, nbytes, held)
+                sizes.append(len(chunk))
+            found = Found(manifest, sum(sizes), sizes[0], held)
             done = bool(ray.get(self._registry.register.remote(key, found, self._own), timeout=timeout))
             return done
         finally:

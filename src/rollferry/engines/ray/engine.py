@@ -1,7 +1,9 @@
 """The engine: writers that pack into staging memory, readers over Ray's object store."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import Any
 
 import numpy as np
 import ray
@@ -12,11 +14,11 @@ from rollferry.engines.ray.session import Session, attach
 from rollferry.engines.ray.staging import Staging, StagingPool
 from rollferry.errors import BundleError, BundleNotFoundError, EngineError
 from rollferry.memory.leases import copy_bytes
+from rollferry.memory.pieces import Pieces
+from rollferry.memory.plan import ALIGNMENT
 from rollferry.memory.recycled import RecycledMemory
 
 __all__ = ["RayEngine"]
-
-ALIGNMENT = 64
 
 
 class RayWriter:
@@ -75,18 +77,32 @@ class RayWriter:
 
 
 class RayReader:
-    """A bundle being read; see `Reader`. It holds the object store's memory until it is closed, and views hold it longer."""
+    """A bundle being read; see `Reader`. It holds the object store's memory until it is closed, and views hold it longer.
 
-    def __init__(self, found: Found, chunks: Sequence[Bytes], memory: RecycledMemory) -> None:
+    Parameters
+    ----------
+    found
+        The bundle.
+    read
+        Gives the memory of chunks, by their references and how many bytes they have together.
+    memory
+        For copies.
+    """
+
+    def __init__(
+        self, found: Found, read: Callable[[Sequence[Any], int], Sequence[Bytes]], memory: RecycledMemory
+    ) -> None:
         self.manifest = found.manifest
         self.payload_nbytes = found.payload_nbytes
-        self._chunks = chunks
+        self._chunk = found.chunk_nbytes
+        self._chunks = list(found.chunks)  # arrays, or references
+        self._read = read
         self._memory = memory
-        self._chunk = len(chunks[0]) if chunks else 1
-        if sum(map(len, chunks)) != self.payload_nbytes:
-            raise BundleError("chunks are not as long as the payload")
+        if len(self._chunks) != -(-self.payload_nbytes // self._chunk):
+            raise BundleError("the number of chunks is not that of the payload")
 
     def fetch(self, ranges: Sequence[tuple[int, int]], *, writable: bool = True) -> list[Bytes]:
+        self._need(ranges)
         if writable:
             return self._copies(ranges)
         views = [self._view(offset, nbytes) for offset, nbytes in ranges]
@@ -99,32 +115,39 @@ class RayReader:
     def close(self) -> None:
         self._chunks = []
 
+    def _need(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Read the chunks that ranges touch, unless they are here."""
+        touched: set[int] = set()
+        for offset, nbytes in ranges:
+            if nbytes:
+                touched.update(range(offset // self._chunk, (offset + nbytes - 1) // self._chunk + 1))
+        numbers = [number for number in sorted(touched) if not isinstance(self._chunks[number], np.ndarray)]
+        if not numbers:
+            return
+        sizes = [min(self._chunk, self.payload_nbytes - number * self._chunk) for number in numbers]
+        read = self._read([self._chunks[number] for number in numbers], sum(sizes))
+        for number, size, chunk in zip(numbers, sizes, read, strict=True):
+            if len(chunk) != size:
+                raise BundleError(f"chunk {number} has {len(chunk)} bytes, not {size}")
+            self._chunks[number] = chunk
+
     def _view(self, offset: int, nbytes: int) -> Bytes | None:
         if nbytes == 0:
             return np.empty(0, np.uint8)
         chunk, start = divmod(offset, self._chunk)
-        view = self._chunks[chunk][start : start + nbytes]
+        view: Bytes = self._chunks[chunk][start : start + nbytes]
         aligned = view.ctypes.data % ALIGNMENT == offset % ALIGNMENT
         return view if len(view) == nbytes and aligned else None
 
     def _copies(self, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
-        """Copy ranges, all into one piece of memory that is as long as what they span."""
-        taken = sorted((offset, offset + nbytes) for offset, nbytes in ranges if nbytes)
-        if not taken:
+        """Copy ranges, all into one piece of memory."""
+        pieces = Pieces.of(ranges, ALIGNMENT - 1)
+        if not pieces.nbytes:
             return [np.empty(0, np.uint8) for _ in ranges]
-        first = taken[0][0] & -ALIGNMENT
-        memory = self._memory.lend(max(stop for _, stop in taken) - first)
-        for start, stop in joined(taken):
-            self._copy(start, memory[start - first : stop - first])
-        return [memory[max(offset - first, 0) :][:nbytes] for offset, nbytes in ranges]
-
-    def _copy(self, start: int, dest: Bytes) -> None:
-        done = 0
-        while done < len(dest):
-            chunk, skip = divmod(start + done, self._chunk)
-            piece = self._chunks[chunk][skip : skip + len(dest) - done]
-            copy_bytes(piece, dest[done : done + len(piece)])
-            done += len(piece)
+        memory = self._memory.lend(pieces.nbytes)
+        for number, offset, nbytes, place in pieces.cut(self._chunk):
+            copy_bytes(self._chunks[number][offset : offset + nbytes], memory[place : place + nbytes])
+        return pieces.views(memory, ranges)
 
 
 class RayEngine:
@@ -159,15 +182,7 @@ class RayEngine:
         return RayWriter(self._session, self._pool, key, payload_nbytes, self._chunk)
 
     def open(self, key: str) -> Reader:
-        found = self._find(key)
-        chunks = found.chunks
-        if not all(isinstance(chunk, np.ndarray) for chunk in chunks):
-            try:
-                chunks = self._session.wait(chunks, f"reading the bundle {key}", found.payload_nbytes)
-            except EngineError:
-                self._find(key)  # if it was removed meanwhile, that is what to say
-                raise
-        return RayReader(found, chunks, self._memory)
+        return RayReader(self._find(key), partial(self._read, key), self._memory)
 
     def remove(self, key: str) -> bool:
         removed: bool = self._session.call("remove", key)
@@ -191,16 +206,13 @@ class RayEngine:
             raise BundleNotFoundError(f"there is no bundle {key} in Ray: it was removed, or its registry has died")
         if isinstance(found, bytes):
             chunks = [np.frombuffer(piece, np.uint8) for piece in pieces if piece]
-            return Found(found, sum(map(len, chunks)), chunks)
+            return Found(found, sum(map(len, chunks)), PIECE, chunks)
         return Found(*found)
 
-
-def joined(taken: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Join sorted (start, stop) that touch, overlap, or have only padding between them."""
-    pieces = [taken[0]]
-    for start, stop in taken[1:]:
-        if start - pieces[-1][1] < ALIGNMENT:
-            pieces[-1] = (pieces[-1][0], max(pieces[-1][1], stop))
-        else:
-            pieces.append((start, stop))
-    return pieces
+    def _read(self, key: str, chunks: Sequence[Any], nbytes: int) -> Sequence[Bytes]:
+        try:
+            found: Sequence[Bytes] = self._session.wait(chunks, f"reading the bundle {key}", nbytes)
+        except EngineError:
+            self._find(key)  # if it was removed meanwhile, that is what to say
+            raise
+        return found
