@@ -19,6 +19,7 @@ except ImportError as error:
 
 from importlib.metadata import version
 
+from rollferry import schemas
 from rollferry.engines.base import Usage
 from rollferry.errors import (
     BatchChangedError,
@@ -71,4 +72,5 @@ __all__ = [
     "Usage",
     "connect",
     "register",
+    "schemas",
 ]

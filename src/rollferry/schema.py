@@ -19,22 +19,25 @@ class FieldSchema(msgspec.Struct, frozen=True):
     Parameters
     ----------
     layout
-        How the field is stored. ``ragged`` also takes rows that are lists of numbers.
+        How the field is stored; None for what inference chooses. ``ragged`` also takes rows that are lists of numbers.
     dtype
         dtype of the stored numbers, such as ``int32`` or ``bfloat16`` (tensors only). Every value has to survive it.
     nullable
         Whether the field or a row of it may be None.
     returns
         ``same``: what was put, in its own types. ``ndarray``, ``tensor``: typed arrays of the stored dtype.
+    row_aligned
+        False for a list or array that does not hold one value for each sample.
     """
 
-    layout: LayoutName
+    layout: LayoutName | None = None
     dtype: str | None = None
     nullable: bool = True
     returns: Returns = "same"
+    row_aligned: bool = True
 
     def __post_init__(self) -> None:
-        if self.layout not in get_args(LayoutName):
+        if self.layout is not None and self.layout not in get_args(LayoutName):
             raise SchemaError(f"no layout {self.layout!r}; there are {', '.join(get_args(LayoutName))}")
         if self.returns not in get_args(Returns):
             raise SchemaError(f"returns must be one of {', '.join(get_args(Returns))}, not {self.returns!r}")

@@ -19,6 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "errors": set(),
     "refs": set(),
     "schema": set(),
+    "schemas": {"schema"},
     "checks": set(),
     "timings": set(),
     "memory": {"_native"},

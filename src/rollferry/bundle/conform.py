@@ -43,7 +43,8 @@ def check_field(key: object, value: Any, schema: FieldSchema) -> None:
 def mismatch(schema: FieldSchema, kind: type) -> str | None:
     """Say why values of a class don't fit a layout; None where they do."""
     array = kind is np.ndarray or any(base.__name__ == "Tensor" and is_from(base, "torch") for base in kind.__mro__)
-    fits = {
+    fits: dict[str | None, bool] = {
+        None: True,
         "dense": array,
         "ragged": array or kind in (list, tuple),
         "numbers": kind in (int, float, bool, list, tuple),

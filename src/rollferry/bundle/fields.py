@@ -95,9 +95,11 @@ def encode_field(
     key: Any, value: Any, hint: FieldSchema | None, encoder: Encoder, batch: object, *, repeated: bool
 ) -> tuple[Any, int]:
     """Encode one field, `repeated` where something else has the same object; give its form and column."""
-    if hint is None:
+    if hint is None or (hint.layout is None and hint.nullable):
         return encoder.field(value, batch, repeated=repeated)
     check_field(key, value, hint)
+    if hint.layout is None:
+        return encoder.field(value, batch, repeated=repeated)
     if hint.layout == "pickled":
         form = FORMS.get(type(value), "value")
         rows = [value] if form == "value" else list(value)

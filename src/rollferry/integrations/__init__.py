@@ -1,0 +1,1 @@
+"""rollferry behind the interfaces of other projects. They use the public API only."""
