@@ -7,10 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, Self, get_args
 
+from rollferry.bundle.extend import extended
 from rollferry.bundle.fields import encode_batch
+from rollferry.bundle.manifest import BatchType
 from rollferry.bundle.publish import publish
 from rollferry.bundle.read import PausedCollector, packed_field, read
 from rollferry.bundle.request import Request, RowsLike, Verify
+from rollferry.bundle.stages import remove_stages
 from rollferry.engines.base import Engine, Usage
 from rollferry.engines.registry import open_engine
 from rollferry.errors import FerryClosedError, RefError, SchemaError
@@ -23,7 +26,6 @@ from rollferry.timings import Stopwatch, Timing
 __all__ = ["Ferry", "Ref", "connect"]
 
 Batch = dict[Any, Any]
-BatchType = Literal["dict"]
 Ref = TransferRef | Mapping[str, Any] | str | bytes
 SchemaLike = Mapping[str | int, FieldSchema]
 
@@ -105,7 +107,7 @@ class Ferry:
 
     def put(
         self,
-        batch: Batch,
+        batch: Any,
         *,
         type: BatchType = "dict",
         schema: SchemaLike | None = None,
@@ -121,9 +123,11 @@ class Ferry:
             Fields by key: numpy arrays, torch tensors, PIL images, and Python values made of int, float, bool, complex, str,
             bytes, bytearray, range, None, list, tuple, dict, set, frozenset and registered classes, to any depth up to 100.
         type
-            Kind of batch.
+            Kind of batch. ``dict``: a dict of fields. ``dataproto``: an object with the attributes ``batch`` (TensorDict, dict
+            or None), ``non_tensor_batch`` and ``meta_info`` (dict or None), such as verl's DataProto, or a dict with some of
+            these as its keys; what they hold are the fields. Those of ``meta_info`` are not row-aligned.
         schema
-            Instructions for fields, before those of the Ferry.
+            Instructions for fields, before those of the Ferry. Names are those of fields in any section.
         metadata
             JSON-safe values to travel in the reference.
 
@@ -146,11 +150,70 @@ class Ferry:
         engine = self._open_engine(type)
         own = None if metadata is None else check_metadata(metadata)
         watch = Stopwatch()
-        encoded = encode_batch(batch, self._schema_for(schema), allow_pickle=self._allow_pickle)
+        encoded = encode_batch(batch, self._schema_for(schema), allow_pickle=self._allow_pickle, kind=type)
         watch.lap("choose")
         ref = publish(engine, encoded, namespace=self._namespace, checksum=self._checksum, metadata=own, watch=watch)
         self._note("put", ref, watch)
         return ref
+
+    def append(
+        self,
+        ref: Ref,
+        fields: Any,
+        *,
+        type: BatchType = "dict",
+        schema: SchemaLike | None = None,
+        overwrite: bool = False,
+    ) -> TransferRef:
+        """Add fields to a bundle, such as those that a later stage of a pipeline computes; only they are stored.
+
+        The bundle is not changed, and its reference goes on to mean what it did. The new one means the bundle with the fields
+        added, as a *stage* over it: once the old one is removed, the new one can't be read.
+
+        Parameters
+        ----------
+        ref
+            The bundle, as for `get`.
+        fields
+            The fields to add: a batch as for `put`. Of a ``dataproto``, sections may be None or missing.
+        type
+            Kind of batch, that of the bundle.
+        schema
+            As for `put`.
+        overwrite
+            Whether a field replaces one of the same name (and section) that is there. The earlier reference still has the old.
+
+        Returns
+        -------
+        TransferRef
+            It has the metadata of `ref`. `remove` removes what was added and all that it was added to.
+
+        Raises
+        ------
+        SchemaError
+            The bundle is of another type, has another number of rows or such a field already, or has 1,000 stages; or a field
+            breaks its schema. Nothing was stored, as with all errors.
+        BundleNotFoundError
+            The bundle, or an older stage of it, was removed.
+        RefError, BundleError
+            As for `get`. Otherwise as `put`.
+        """
+        engine, own, watch = self._open_engine(type), self._own(ref), Stopwatch()
+        metadata = None if own.metadata is None else check_metadata(own.metadata)
+        encoded = encode_batch(fields, self._schema_for(schema), allow_pickle=self._allow_pickle, kind=type)
+        stage = extended(engine, own, encoded, overwrite=overwrite, allow_pickle=self._allow_pickle)
+        watch.lap("choose")
+        new = publish(
+            engine,
+            stage,
+            namespace=self._namespace,
+            checksum=self._checksum,
+            metadata=metadata,
+            watch=watch,
+            base=own,
+        )
+        self._note("put", new, watch)
+        return new
 
     def get(
         self,
@@ -305,7 +368,7 @@ class Ferry:
         batch.clear()
 
     def remove(self, ref: Ref) -> bool:
-        """Remove a bundle once all readers are done; results already fetched stay valid.
+        """Remove a bundle, all of its stages, once all readers are done; results already fetched stay valid.
 
         Parameters
         ----------
@@ -319,8 +382,9 @@ class Ferry:
         """
         engine = self._open_engine("dict")
         if isinstance(ref, str) and ID_PATTERN.fullmatch(ref):
-            return engine.remove(f"{self._namespace}.{ref}")
-        return engine.remove(self._own(ref).key)
+            return remove_stages(engine, f"{self._namespace}.{ref}")
+        own = self._own(ref)
+        return engine.remove(own.key) if own.stages == 1 else remove_stages(engine, own.key)
 
     def explain(self, batch: Batch, schema: SchemaLike | None = None) -> Explanation:
         """Say, without putting it, how each field of a batch would be stored, and why. Print the result."""
@@ -336,7 +400,7 @@ class Ferry:
 
     async def aput(
         self,
-        batch: Batch,
+        batch: Any,
         *,
         type: BatchType = "dict",
         schema: SchemaLike | None = None,
@@ -344,6 +408,10 @@ class Ferry:
     ) -> TransferRef:
         """Do as `put` in a thread, while the event loop runs on."""
         return await asyncio.to_thread(self.put, batch, type=type, schema=schema, metadata=metadata)
+
+    async def aappend(self, ref: Ref, fields: Any, **options: Any) -> TransferRef:
+        """Do as `append`, with its options, in a thread, while the event loop runs on."""
+        return await asyncio.to_thread(self.append, ref, fields, **options)
 
     async def aget(self, ref: Ref, **options: Any) -> Batch:
         """Do as `get`, with its options, in a thread, while the event loop runs on."""

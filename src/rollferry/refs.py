@@ -10,7 +10,7 @@ import xxhash
 
 from rollferry.errors import RefError
 
-__all__ = ["ID_PATTERN", "NAMESPACE_PATTERN", "TransferRef", "as_ref", "check_metadata"]
+__all__ = ["ID_PATTERN", "MAX_STAGES", "NAMESPACE_PATTERN", "TransferRef", "as_ref", "check_metadata"]
 
 TYPE = "rollferry_ref"
 VERSION = 1
@@ -18,10 +18,11 @@ NAMESPACE_PATTERN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 ENGINE_PATTERN = re.compile(r"[a-z][a-z0-9+]{0,15}")
 ID_PATTERN = re.compile(r"[0-9a-f]{32}")
 MAX_TEXT = 1 << 24
+MAX_STAGES = 1000
 
 
 class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
-    """Reference to one bundle. Immutable, hashable without metadata, picklable, and under 1 KB without metadata.
+    """Reference to one bundle, or to the newest stage of one. Immutable, hashable without metadata, picklable, and under 1 KB without metadata.
 
     Parameters
     ----------
@@ -32,13 +33,15 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
     namespace
         Namespace it was put into.
     nbytes
-        Payload bytes stored.
+        Payload bytes stored; of several stages, those of the newest.
     rows
         Rows of the batch, where all row-aligned fields have the same number; else None.
     digest
         xxh3-128 of the manifest, hexadecimal.
     metadata
         The caller's own JSON-safe values.
+    stages
+        How many stages the bundle consists of: one, and one more for each time that fields were appended.
     """
 
     id: str
@@ -48,6 +51,7 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
     rows: int | None
     digest: str
     metadata: dict[str, Any] | None = None
+    stages: int = 1
 
     def __post_init__(self) -> None:
         check_text(self.id, ID_PATTERN, "id")
@@ -57,6 +61,8 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in (("nbytes", self.nbytes), ("rows", self.rows)):
             if not (type(value) is int and 0 <= value < 1 << 63) and not (name == "rows" and value is None):
                 refuse(f"its {name} is {value!r:.60}")
+        if type(self.stages) is not int or not 1 <= self.stages <= MAX_STAGES:
+            refuse(f"its stages is {self.stages!r:.60}")
         if self.metadata is not None:
             check_metadata(self.metadata)
 
@@ -81,6 +87,8 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
             "digest": self.digest,
             "check": self._check(),
         }
+        if self.stages > 1:
+            handle["stages"] = self.stages
         if self.metadata is not None:
             handle["metadata"] = json.loads(json.dumps(self.metadata))
         return handle
@@ -105,6 +113,7 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
             rows=handle["rows"],
             digest=handle["digest"],
             metadata=handle.get("metadata"),
+            stages=handle.get("stages", 1),
         )
         if handle["check"] != ref._check():
             refuse("it was changed on its way")
@@ -127,6 +136,8 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
 
     def _check(self) -> str:
         fixed = f"{self.engine}|{self.namespace}|{self.id}|{self.nbytes}|{self.rows}|{self.digest}"
+        if self.stages > 1:
+            fixed += f"|{self.stages}"
         return xxhash.xxh3_64_hexdigest(fixed.encode())
 
 

@@ -19,7 +19,7 @@ class FieldSchema(msgspec.Struct, frozen=True):
     Parameters
     ----------
     layout
-        How the field is stored; None for what inference chooses. ``ragged`` also takes rows that are lists of numbers.
+        How the field is stored; None where that is to be inferred. ``ragged`` also takes rows that are lists of numbers.
     dtype
         dtype of the stored numbers, such as ``int32`` or ``bfloat16`` (tensors only). Every value has to survive it.
     nullable
@@ -27,7 +27,7 @@ class FieldSchema(msgspec.Struct, frozen=True):
     returns
         ``same``: what was put, in its own types. ``ndarray``, ``tensor``: typed arrays of the stored dtype.
     row_aligned
-        False for a list or array that does not hold one value for each sample.
+        False where the field does not hold one value per sample, although it is a list, tuple or array.
     """
 
     layout: LayoutName | None = None
@@ -44,7 +44,8 @@ class FieldSchema(msgspec.Struct, frozen=True):
         if self.dtype is not None and not isinstance(self.dtype, str):
             raise SchemaError(f"dtype must be a name such as 'int32', not {self.dtype!r}")
         if self.layout not in ("dense", "ragged", "numbers") and (self.dtype is not None or self.returns != "same"):
-            raise SchemaError(f"the layout {self.layout!r} takes neither dtype nor returns")
+            layout = "a field without layout" if self.layout is None else f"the layout {self.layout!r}"
+            raise SchemaError(f"{layout} takes neither dtype nor returns")
 
 
 class Schema(Mapping[str | int, FieldSchema]):

@@ -52,6 +52,7 @@ def mismatch(schema: FieldSchema, kind: type) -> str | None:
         "media": is_image(kind) or kind in (bytes, list, tuple),
         "tree": True,
         "pickled": True,
+        None: True,
     }
     return None if fits[schema.layout] else f"the layout {schema.layout!r} does not take values of type {kind.__name__}"
 

@@ -1,22 +1,25 @@
 """The fields of a batch, encoded one after the other as inference or their schema says."""
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rollferry.bundle.conform import check_field, lossy_row
-from rollferry.bundle.locate import locate, top_level
-from rollferry.bundle.manifest import Field
+from rollferry.bundle.dataproto import Entry, place, split
+from rollferry.bundle.locate import locate
+from rollferry.bundle.manifest import BatchType, Envelope, Field
 from rollferry.errors import RollferryError, SchemaError, UnsupportedValueError
 from rollferry.layouts.arrays import Dense
-from rollferry.layouts.encoder import FORMS, Encoder
+from rollferry.layouts.base import Spec
+from rollferry.layouts.encoder import FORMS, Encoder, Form
 from rollferry.layouts.library import LossyCastError
 from rollferry.layouts.numbers import Numbers
 from rollferry.layouts.pickled import Pickled
+from rollferry.layouts.tree.objects import Objects
 from rollferry.layouts.tree.record import is_plain_key
 from rollferry.schema import FieldSchema, Schema
 
-__all__ = ["EncodedBatch", "encode_batch"]
+__all__ = ["EncodedBatch", "encode_batch", "may_have_rows"]
 
 
 class EncodedBatch(NamedTuple):
@@ -32,19 +35,46 @@ class EncodedBatch(NamedTuple):
         Column of its keys, where the manifest can't hold them.
     rows
         Number of rows, where its row-aligned fields agree.
+    type
+        What it is.
+    envelope
+        Of a ``dataproto``.
+    entries
+        What its fields were made of.
+    row_counts
+        For each field its number of rows; None where it is not row-aligned.
     """
 
     fields: list[Field]
     encoder: Encoder
     keys: int | None
     rows: int | None
+    type: BatchType
+    envelope: Envelope | None
+    entries: list[Entry]
+    row_counts: list[int | None]
+
+
+def split_dict(batch: object) -> tuple[None, list[Entry]]:
+    """Give the entries of a dict."""
+    if type(batch) is not dict:
+        advice = "dict(batch)" if isinstance(batch, Mapping) else 'a dict of fields such as {"samples": batch}'
+        raise UnsupportedValueError(f"a batch is a dict, not {type(batch).__name__}; make it {advice}")
+    return None, [(None, key, value) for key, value in batch.items()]
+
+
+#: Type of a batch -> what gives its envelope and its entries.
+SPLIT: dict[BatchType, Callable[[object], tuple[Envelope | None, list[Entry]]]] = {
+    "dict": split_dict,
+    "dataproto": split,
+}
 
 
 def count_own_references() -> int:
     """Give the references that a value of a batch has within `encode_batch`, seen as there."""
     batch = {"key": object()}
-    items = list(batch.items())
-    for _key, value in items:
+    _envelope, entries = split_dict(batch)
+    for _section, _key, value in entries:
         count = sys.getrefcount(value)
     return count
 
@@ -52,7 +82,7 @@ def count_own_references() -> int:
 HELD_HERE = count_own_references()
 
 
-def encode_batch(batch: object, schema: Schema | None, *, allow_pickle: bool) -> EncodedBatch:
+def encode_batch(batch: object, schema: Schema | None, *, allow_pickle: bool, kind: BatchType = "dict") -> EncodedBatch:
     """Encode a batch.
 
     Raises
@@ -62,25 +92,27 @@ def encode_batch(batch: object, schema: Schema | None, *, allow_pickle: bool) ->
     SchemaError
         With field and row.
     """
-    if type(batch) is not dict:
-        advice = "dict(batch)" if isinstance(batch, Mapping) else 'a dict of fields such as {"samples": batch}'
-        raise UnsupportedValueError(f"a batch is a dict, not {type(batch).__name__}; make it {advice}")
+    envelope, entries = SPLIT[kind](batch)
     encoder = Encoder(allow_pickle=allow_pickle)
-    items = list(batch.items())
-    fields = []
+    fields: list[Field] = []
+    row_counts: list[int | None] = []
     where = "the batch"
     try:
-        plain = all(is_plain_key(key) for key, _ in items)
-        for key, value in items:
-            where = top_level(key)
+        plain = all(is_plain_key(key) for _, key, _ in entries)
+        for section, key, value in entries:
+            where = place(section, key)
             hint = None if schema is None or type(key) not in (str, int) else schema.get(key)
             repeated = sys.getrefcount(value) > HELD_HERE  # by itself: in a call it would be counted once more
-            form, column = encode_field(key, value, hint, encoder, batch, repeated=repeated)
-            fields.append(Field(key=key if plain else ascii(key)[:80], form=form, column=column))
+            name = key if section is None else where
+            form, column = encode_field(name, value, hint, encoder, batch, repeated=repeated)
+            shown = key if plain else ascii(key)[:80]
+            aligned = section != "meta_info" and (hint is None or hint.row_aligned)
+            fields.append(Field(key=shown, form=form, column=column, section=section, row_aligned=aligned))
+            row_counts.append(count_rows(form, encoder.specs[column], value) if aligned else None)
         where = "the keys of the batch"
-        keys = None if plain else encoder.column([key for key, _ in items])
+        keys = None if plain else encoder.column([key for _, key, _ in entries])
     except UnsupportedValueError as error:
-        path = locate(batch, error.value) or where
+        path = locate(by_section(entries), error.value) or where
         raise UnsupportedValueError(error.reason, error.value, path) from error.__cause__
     except RecursionError:
         raise UnsupportedValueError("nested too deeply", None, where) from None
@@ -88,7 +120,15 @@ def encode_batch(batch: object, schema: Schema | None, *, allow_pickle: bool) ->
         raise
     except Exception as error:
         raise UnsupportedValueError(f"can't be encoded: {error!r}", None, where) from error
-    return EncodedBatch(fields, encoder, keys, common_rows(fields, encoder))
+    return EncodedBatch(fields, encoder, keys, common_rows(row_counts), kind, envelope, entries, row_counts)
+
+
+def by_section(entries: Sequence[Entry]) -> dict[Any, Any]:
+    """Give the batch as nested dicts."""
+    batch: dict[Any, Any] = {}
+    for section, key, value in entries:
+        (batch if section is None else batch.setdefault(section, {}))[key] = value
+    return batch
 
 
 def encode_field(
@@ -124,13 +164,24 @@ def encode_field(
     return form, column
 
 
-def common_rows(fields: list[Field], encoder: Encoder) -> int | None:
+def count_rows(form: Form, spec: Spec, value: Any) -> int | None:
+    """Give the number of rows of a field; None where it does not hold one value per sample."""
+    if form != "value":
+        return spec.rows
+    if isinstance(spec, Dense):
+        return spec.shape[0] if spec.shape else None
+    return len(value) if isinstance(spec, Objects) and value.ndim else None
+
+
+def common_rows(row_counts: Sequence[int | None]) -> int | None:
     """Give the number of rows that all row-aligned fields have; None where they differ or there are none."""
-    lengths = set()
-    for field in fields:
-        spec = encoder.specs[field.column]
-        if field.form != "value":
-            lengths.add(spec.rows)
-        elif isinstance(spec, Dense) and spec.shape:
-            lengths.add(spec.shape[0])
-    return lengths.pop() if len(lengths) == 1 else None
+    different = set(row_counts) - {None}
+    return different.pop() if len(different) == 1 else None
+
+
+def may_have_rows(field: Field, specs: Sequence[Spec]) -> bool:
+    """Whether a field of a stored bundle holds one value per sample, as far as its column tells."""
+    spec = specs[field.column]
+    return field.row_aligned and (
+        field.form != "value" or isinstance(spec, Objects) or (isinstance(spec, Dense) and bool(spec.shape))
+    )

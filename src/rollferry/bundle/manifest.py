@@ -1,7 +1,7 @@
 """The manifest of a bundle, its bytes, and the checks before anything relies on it."""
 
 import struct
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 import xxhash
@@ -11,8 +11,14 @@ from rollferry.layouts.base import Count
 from rollferry.layouts.encoder import Form
 from rollferry.layouts.kinds import AnySpec
 from rollferry.memory.plan import ALIGNMENT, Member
+from rollferry.refs import ID_PATTERN, NAMESPACE_PATTERN, TransferRef
 
-__all__ = ["Field", "Manifest", "dump", "load"]
+__all__ = ["Base", "BatchType", "Envelope", "Field", "Manifest", "Section", "dump", "load"]
+
+BatchType = Literal["dict", "dataproto"]
+Section = Literal["batch", "non_tensor_batch", "meta_info"]
+Hexadecimal = Annotated[str, msgspec.Meta(pattern=rf"\A{ID_PATTERN.pattern}\Z")]
+Namespace = Annotated[str, msgspec.Meta(pattern=rf"\A{NAMESPACE_PATTERN.pattern}\Z")]
 
 MAGIC = b"RFMF"
 VERSION = 1
@@ -30,11 +36,63 @@ class Field(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
         ``list`` or ``tuple`` of the column's values, its only ``value``, or all of it as one typed ``array``.
     column
         Number of its column.
+    section
+        Section of a ``dataproto`` that it is an entry of.
+    row_aligned
+        False where it does not hold one value per sample, whatever its form.
     """
 
     key: str | int
     form: Form
     column: int
+    section: Section | None = None
+    row_aligned: bool = True
+
+
+class Envelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """What a ``dataproto`` was, besides its entries.
+
+    Parameters
+    ----------
+    batch
+        What its section ``batch`` was; ``none`` where it was None.
+    batch_size, names, device
+        Those of a TensorDict; names are None where no dimension has one.
+    absent
+        Which of the other sections were None.
+    """
+
+    batch: Literal["dict", "tensordict", "none"]
+    batch_size: list[Count] | None = None
+    names: list[str | None] | None = None
+    device: Literal["cpu"] | None = None
+    absent: list[Section] = []
+
+
+class Base(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """The next older stage of a bundle: an earlier bundle, whose fields are also those of this one.
+
+    Parameters
+    ----------
+    namespace, id, digest, nbytes, rows
+        As in the reference to it.
+    """
+
+    namespace: Namespace
+    id: Hexadecimal
+    digest: Hexadecimal
+    nbytes: Count
+    rows: Count | None = None
+
+    @property
+    def key(self) -> str:
+        """Name of that bundle within its engine."""
+        return f"{self.namespace}.{self.id}"
+
+    @classmethod
+    def of(cls, ref: TransferRef) -> "Base":
+        """Name the bundle of a reference."""
+        return cls(namespace=ref.namespace, id=ref.id, digest=ref.digest, nbytes=ref.nbytes, rows=ref.rows)
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -55,15 +113,19 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     payload_nbytes
         Bytes of the payload.
     rows
-        Rows of the batch, where its row-aligned fields agree.
+        Rows of the batch, where its row-aligned fields agree; those of older stages count.
     keys
         Column with the keys of the batch, where one is neither valid text nor an int of 64 bits.
     checksums
         xxh3-64 of each member, little-endian, one after the other; None where they were not asked for.
+    envelope
+        Of a ``dataproto``, also that of older stages.
+    base
+        The next older stage.
     """
 
     id: str
-    type: Literal["dict"]
+    type: BatchType
     fields: list[Field]
     columns: list[AnySpec]
     members: list[Member]
@@ -71,6 +133,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     rows: Count | None = None
     keys: int | None = None
     checksums: bytes | None = None
+    envelope: Envelope | None = None
+    base: Base | None = None
 
 
 ENCODER = msgspec.msgpack.Encoder()
@@ -124,6 +188,7 @@ def check(manifest: Manifest, payload_nbytes: int) -> None:
     if manifest.checksums is not None and len(manifest.checksums) != 8 * len(manifest.members):
         raise BundleError("the number of checksums is not that of the members")
     check_columns(manifest)
+    check_sections(manifest)
 
 
 def check_columns(manifest: Manifest) -> None:
@@ -145,6 +210,24 @@ def check_columns(manifest: Manifest) -> None:
         members += spec.members()
     check_numbers(columns, len(manifest.columns), "column")
     check_numbers(members, len(manifest.members), "member")
+
+
+def check_sections(manifest: Manifest) -> None:
+    """Raise BundleError unless a ``dataproto``, and nothing else, has an envelope and sections."""
+    envelope = manifest.envelope
+    sectioned = manifest.type == "dataproto"
+    if (envelope is not None) != sectioned or any(
+        (field.section is not None) != sectioned for field in manifest.fields
+    ):
+        raise BundleError(f"the sections of the fields don't fit a {manifest.type}")
+    if envelope is None:
+        return
+    size, names = envelope.batch_size, envelope.names
+    if (size is not None) != (envelope.batch == "tensordict") or (names is not None and len(names) != len(size or ())):
+        raise BundleError("the batch size does not fit what the batch was")
+    empty = {*envelope.absent, *(("batch",) if envelope.batch == "none" else ())}
+    if any(field.section in empty for field in manifest.fields):
+        raise BundleError("a section that was None has fields")
 
 
 def check_numbers(numbers: list[int], count: int, what: str) -> None:

@@ -7,7 +7,7 @@ import msgspec
 
 from rollferry.bundle.checksums import Checksums
 from rollferry.bundle.fields import EncodedBatch
-from rollferry.bundle.manifest import Manifest, dump
+from rollferry.bundle.manifest import Base, Manifest, dump
 from rollferry.engines.base import Engine
 from rollferry.memory.plan import CopyPlan
 from rollferry.refs import TransferRef
@@ -24,13 +24,14 @@ def publish(
     checksum: bool,
     metadata: dict[str, Any] | None,
     watch: Stopwatch,
+    base: TransferRef | None = None,
 ) -> TransferRef:
-    """Store a batch in an engine; the bundle is complete and visible when this returns, and on failure nothing is left."""
+    """Store a batch in an engine, as a stage over `base` if there is one; the bundle is complete and visible when this returns, and on failure nothing is left."""
     checksum = checksum or engine.networked
     plan = CopyPlan(batch.encoder.sources)
     manifest = Manifest(
         id=secrets.token_hex(16),
-        type="dict",
+        type=batch.type,
         fields=batch.fields,
         columns=batch.encoder.specs,  # type: ignore[arg-type]  # list is invariant
         members=plan.members,
@@ -38,6 +39,8 @@ def publish(
         rows=batch.rows,
         keys=batch.keys,
         checksums=bytes(8 * len(plan.members)) if checksum else None,
+        envelope=batch.envelope,
+        base=None if base is None else Base.of(base),
     )
     data, digest = dump(manifest)
     key = f"{namespace}.{manifest.id}"
@@ -66,4 +69,5 @@ def publish(
         rows=batch.rows,
         digest=digest,
         metadata=metadata,
+        stages=1 if base is None else base.stages + 1,
     )

@@ -1,0 +1,85 @@
+"""Whether fields can be appended to a bundle, and what the whole is then."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rollferry.bundle.dataproto import merged, place
+from rollferry.bundle.fields import EncodedBatch, may_have_rows
+from rollferry.bundle.manifest import Section
+from rollferry.bundle.read import rebuilding
+from rollferry.bundle.select import Options, Selection
+from rollferry.bundle.stages import Stage, stages
+from rollferry.engines.base import Engine
+from rollferry.errors import SchemaError
+from rollferry.refs import MAX_STAGES, TransferRef
+
+__all__ = ["extended"]
+
+
+def extended(
+    engine: Engine, ref: TransferRef, added: EncodedBatch, *, overwrite: bool, allow_pickle: bool
+) -> EncodedBatch:
+    """Give fields as the next stage of a bundle, with the rows and the envelope of the whole.
+
+    Raises
+    ------
+    SchemaError
+        They don't fit the bundle; names them.
+    """
+    if not added.fields:
+        raise SchemaError("there are no fields to append")
+    if ref.stages >= MAX_STAGES:
+        raise SchemaError(f"the bundle has {ref.stages} stages, which is the most; put it anew")
+    older = stages(engine, ref)
+    newest = older[0].manifest
+    if added.type != newest.type:
+        raise SchemaError(f"the bundle is a {newest.type}, to which no {added.type} can be appended")
+    if not overwrite:
+        check_names(engine, older, added, allow_pickle=allow_pickle)
+    check_rows(newest.rows, added)
+    rows = newest.rows
+    if rows is None and not any(
+        may_have_rows(field, at.manifest.columns) for at in older for field in at.manifest.fields
+    ):
+        rows = added.rows  # otherwise those of the older fields differ
+    envelope = added.envelope
+    if newest.envelope is not None and envelope is not None:
+        envelope = merged(newest.envelope, envelope, added.entries)
+    return added._replace(rows=rows, envelope=envelope)
+
+
+def check_names(engine: Engine, older: Sequence[Stage], added: EncodedBatch, *, allow_pickle: bool) -> None:
+    """Raise SchemaError where a field to append is there already."""
+    there: set[tuple[Section | None, Any]] = set()
+    for stage in older:
+        with rebuilding(stage.key):
+            keys = keys_of(engine, stage, allow_pickle=allow_pickle)
+            there.update((field.section, key) for field, key in zip(stage.manifest.fields, keys, strict=True))
+    twice = [place(section, key) for section, key, _ in added.entries if (section, key) in there]
+    if twice:
+        raise SchemaError(f"the bundle has these fields already: {', '.join(twice)}; overwrite=True replaces them")
+
+
+def keys_of(engine: Engine, stage: Stage, *, allow_pickle: bool) -> list[Any]:
+    """Give the keys of a stage's fields."""
+    if stage.manifest.keys is None:
+        return [field.key for field in stage.manifest.fields]
+    reader = engine.open(stage.key)
+    try:
+        return Selection(stage.manifest, reader, Options(allow_pickle=allow_pickle)).values(stage.manifest.keys)
+    finally:
+        reader.close()
+
+
+def check_rows(rows: int | None, added: EncodedBatch) -> None:
+    """Raise SchemaError where a field to append has another number of rows than the bundle."""
+    wrong = [
+        f"{place(section, key)} has {count}"
+        for (section, key, _), count in zip(added.entries, added.row_counts, strict=True)
+        if rows is not None and count is not None and count != rows
+    ]
+    if wrong:
+        raise SchemaError(
+            f"the bundle has {rows} rows, but {', '.join(wrong)}; FieldSchema(row_aligned=False) is for fields that don't "
+            "hold a value per sample"
+        )
