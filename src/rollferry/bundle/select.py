@@ -14,7 +14,7 @@ from rollferry.errors import BundleError, EngineError
 from rollferry.layouts.base import Int64Array, Spec
 from rollferry.layouts.decoder import Decoder
 from rollferry.layouts.rows import Rows
-from rollferry.layouts.tree.shared import Shared
+from rollferry.layouts.tree.shared import Shared, SharedRows
 from rollferry.memory.leases import allocate, gather
 
 __all__ = ["Options", "Selection"]
@@ -102,6 +102,10 @@ class Selection:
 
     def decoder(self, *, writable: bool) -> Decoder:
         """Fetch what was asked for."""
+        if self._wanted or self._inner:
+            # What is whole may refer to columns of which others want rows, and has to be told where these are then.
+            self._wanted.update((number, Rows.span(0, self._manifest.columns[number].rows)) for number in self._whole)
+            self._whole.clear()
         # Columns come before those that ask for them, so all that is asked of one is known when its turn comes.
         for number in range(self._count - 1, -1, -1):
             self._resolve(number)
@@ -154,14 +158,19 @@ class Selection:
         for number in columns:
             self._referred.setdefault(number, []).append(pairs[pairs[:, 0] == number, 1])
 
-    def values(self, number: int) -> list[Any]:
+    def values(self, number: int, rows: Rows | None = None) -> list[Any]:
+        if rows is not None:
+            return self._values_of(number, rows)
         if number not in self._values:
-            self._values[number] = self._values_of(number)
+            self._values[number] = self._values_of(number, None)
         return self._values[number]
 
-    def _values_of(self, number: int) -> list[Any]:
+    def _values_of(self, number: int, rows: Rows | None) -> list[Any]:
         selection = Selection(self._manifest, self._reader, self._options)
-        selection.whole(number)
+        if rows is None:
+            selection.whole(number)
+        else:
+            selection.column(number, rows)
         values = selection.decoder(writable=False).column(number)
         self.fetched_nbytes += selection.fetched_nbytes
         return values
@@ -181,7 +190,8 @@ class Selection:
             elif number in self._wanted:
                 self.specs[number] = spec.select(self._wanted[number], self)
             return
-        wanted = self._wanted.get(number)
+        inner = self._inner.get(number)
+        wanted = self._wanted.get(number) if inner is None else Rows.span(0, 1)
         positions = np.unique(np.concatenate([*referred, *([] if wanted is None else [wanted.indices()])]))
         rows = Rows.at(positions)
         if not rows.fit(spec.rows):
@@ -193,12 +203,15 @@ class Selection:
             # The owner shares the objects with the others.
             chosen = wanted.indices()
             pairs = np.stack([np.full(len(chosen), home), np.searchsorted(positions, chosen)], axis=1)
-            self.specs[number] = Shared(
+            shared = Shared(
                 rows=len(chosen),
                 index=self.new_member(-1 - np.arange(len(chosen))),
                 foreign=self.new_member(pairs),
                 sources=[home],
             )
+            if inner is not None:
+                shared = SharedRows(**msgspec.structs.asdict(shared), chosen=self.new_member(inner.indices()))
+            self.specs[number] = shared
 
     def _place_references(self) -> None:
         """Say where the columns that others refer to are now."""

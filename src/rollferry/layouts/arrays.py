@@ -13,7 +13,7 @@ from rollferry.layouts.dtypes import NumpyDType
 from rollferry.layouts.lazy import LazyRows
 from rollferry.layouts.library import ArrayLibrary, ArrayRows, LossyCastError
 from rollferry.layouts.numpy_arrays import NumpyLibrary
-from rollferry.layouts.optional import load
+from rollferry.layouts.optional import load, load_if_imported
 from rollferry.layouts.rows import Rows
 from rollferry.layouts.tree.union import Union
 
@@ -21,7 +21,17 @@ if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
     from rollferry.layouts.encoder import Encoder
 
-__all__ = ["LIBRARIES", "NUMPY", "ArraySpec", "Dense", "Ragged", "encode_arrays", "library_named"]
+__all__ = [
+    "LIBRARIES",
+    "NUMPY",
+    "ArraySpec",
+    "Dense",
+    "Ragged",
+    "encode_arrays",
+    "library_named",
+    "row_count",
+    "take_rows",
+]
 
 MAX_SIDE = 1 << 50  # of dimensions of arrays without elements; others are bounded by memory
 
@@ -212,6 +222,20 @@ def sizes_of(shapes: Int64Array) -> tuple[Int64Array, Int64Array]:
         raise BundleError("the shapes of a ragged column are no shapes")
     sizes = np.prod(shapes, axis=1)
     return sizes, np.cumsum(sizes)
+
+
+def row_count(value: Any) -> int | None:
+    """Give the length of the first axis of an array, tensor or jagged tensor; None where a value has none."""
+    if type(value) is np.ndarray:
+        return len(value) if value.ndim else None
+    module = load_if_imported("torch")
+    count: int | None = None if module is None else module.row_count(value)
+    return count
+
+
+def take_rows(value: Any, indices: Int64Array) -> Any:
+    """Give a copy of rows of what `row_count` counts them of."""
+    return value[indices] if type(value) is np.ndarray else load("torch").take_rows(value, indices)
 
 
 def library_named(name: str) -> ArrayLibrary:
