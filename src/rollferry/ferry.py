@@ -3,16 +3,17 @@
 import asyncio
 import os
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Literal, Self, get_args
 
+from rollferry.bundle.dataproto import SECTIONS
 from rollferry.bundle.extend import extended
 from rollferry.bundle.fields import encode_batch
 from rollferry.bundle.manifest import BatchType
 from rollferry.bundle.publish import publish
 from rollferry.bundle.read import PausedCollector, packed_field, read
-from rollferry.bundle.request import Request, RowsLike, Verify
+from rollferry.bundle.request import FieldsLike, Request, RowsLike, Verify
 from rollferry.bundle.stages import remove_stages
 from rollferry.engines.base import Engine, Usage
 from rollferry.engines.registry import open_engine
@@ -220,13 +221,14 @@ class Ferry:
         ref: Ref,
         *,
         type: BatchType = "dict",
-        fields: Iterable[Any] | None = None,
+        fields: FieldsLike | None = None,
         rows: RowsLike | None = None,
         into: Mapping[Any, Any] | None = None,
+        data_cls: Callable[..., Any] | None = None,
         readonly: bool = False,
         lazy: bool = False,
         verify: Verify = "auto",
-    ) -> Batch:
+    ) -> Any:
         """Rebuild a batch. Any number of readers may do so, any number of times.
 
         Arrays and tensors are views over memory that lives as long as any of them. They are writable and private:
@@ -239,7 +241,8 @@ class Ferry:
         type
             Kind of batch.
         fields
-            Keys of the fields to read, in that order; by default all.
+            Keys of the fields to read, in that order; by default all. Of a ``dataproto`` a name stands for it in all
+            sections that have it, and a mapping of section -> names, or None for all of it, leaves other sections out.
         rows
             The rows to read: a slice, or a list, ndarray or tensor of ints, or of as many bools as there are rows. Lists and
             tuples, and arrays along their first axis, then have these rows only, as if the whole batch had been indexed. Any
@@ -248,6 +251,8 @@ class Ferry:
             Buffers to fill, by field: an ndarray or tensor of the shape and dtype of the values. The field's value is the
             buffer; where rows differ in length, a list of views of it, which has them one after the other. Lists of Python
             numbers also go into wider dtypes. Nothing is written unless all buffers fit.
+        data_cls
+            For a ``dataproto``: called with the keywords ``batch``, ``non_tensor_batch`` and ``meta_info`` to make the result.
         readonly
             Whether ndarrays come back read-only. Tensors are writable in any case.
         lazy
@@ -260,7 +265,8 @@ class Ferry:
         Returns
         -------
         dict
-            Equal to what was put, but where a schema says otherwise.
+            Equal to what was put, but where a schema says otherwise. Of a ``dataproto``: its three sections by name, or what
+            `data_cls` makes of them.
 
         Raises
         ------
@@ -279,7 +285,7 @@ class Ferry:
         if verify not in get_args(Verify):
             raise ValueError(f"verify must be one of {', '.join(get_args(Verify))}, not {verify!r}")
         own = self._own(ref)
-        request = Request(fields, rows, into, verify, readonly, lazy, self._allow_pickle)
+        request = Request(type, fields, rows, into, data_cls, verify, readonly, lazy, self._allow_pickle)
         with PausedCollector():
             watch = Stopwatch()
             batch = read(engine, own, request, watch)
@@ -358,14 +364,20 @@ class Ferry:
 
     def _packable(self, ref: Ref, name: Any, rows: RowsLike | None) -> Any:
         engine, own, watch = self._open_engine("dict"), self._own(ref), Stopwatch()
-        request = Request(fields=[name], rows=rows, allow_pickle=self._allow_pickle)
+        request = Request(None, fields=[name], rows=rows, allow_pickle=self._allow_pickle)
         found = read(engine, own, request, watch, make=packed_field)[name]
         self._note("get", own, watch)
         return found
 
-    def release(self, batch: Batch) -> None:
-        """Empty a dict that `get` gave, so that its memory goes back as soon as no view is left that you kept."""
-        batch.clear()
+    def release(self, batch: Any) -> None:
+        """Empty what `get` gave, so that its memory goes back as soon as no view is left that you kept."""
+        if isinstance(batch, dict):
+            batch.clear()
+            return
+        for section in SECTIONS:
+            part = getattr(batch, section, None)
+            if part is not None:
+                part.clear()
 
     def remove(self, ref: Ref) -> bool:
         """Remove a bundle, all of its stages, once all readers are done; results already fetched stay valid.

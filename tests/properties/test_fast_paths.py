@@ -10,7 +10,7 @@ from hypothesis import given
 
 from rollferry import _native
 from rollferry.bundle.fields import encode_batch
-from rollferry.bundle.read import Part, rebuild, rebuild_field
+from rollferry.bundle.read import Found, places, rebuild, rebuild_field
 from rollferry.bundle.manifest import Manifest
 from rollferry.layouts import encoder as encoder_module
 from rollferry.layouts.decoder import Decoder
@@ -43,8 +43,8 @@ def rebuilt(manifest: Manifest, payload: bytes) -> dict[Any, Any]:
     memory = np.frombuffer(bytearray(payload), np.uint8)
     members = [memory[member.offset : member.offset + member.nbytes] for member in manifest.members]
     decoder = Decoder(manifest.columns, members.__getitem__)
-    keys = [field.key for field in manifest.fields] if manifest.keys is None else decoder.column(manifest.keys)
-    return rebuild(Part(manifest.fields, keys, decoder, len(payload)), rebuild_field, {})
+    found = [Found(place, field, decoder) for place, field in places(manifest, decoder.column)]
+    return {place.key: value for place, value in rebuild(found, rebuild_field, {}).items()}
 
 
 def without_direct_reads(work: Callable[[], Any]) -> Any:

@@ -72,6 +72,11 @@ STORED_SAME = [
     (FieldSchema("media"), PIL.Image.new("L", (3, 2))),
     (FieldSchema("tree"), [{"a": [1]}, None, "x", np.arange(2)]),
     (FieldSchema("tree"), {"a": {"b": ()}}),
+    (FieldSchema(), [1, "x", None]),
+    (FieldSchema(row_aligned=False), np.arange(3)),
+    (FieldSchema(nullable=False, row_aligned=False), [{"a": 1}, 2]),
+    (FieldSchema("ragged", dtype="int8", row_aligned=False), arrays(3, 0)),
+    (FieldSchema("dense", row_aligned=False), torch.arange(4)),
 ]
 
 
@@ -210,6 +215,8 @@ REFUSED = [
     (FieldSchema("numbers", dtype="int32"), [1, 1 << 80], 1, "int32"),
     (FieldSchema("dense", dtype="float32"), np.array([1 + 0j]), None, "float32"),
     (FieldSchema("text"), [["a"], [1]], 1, "text"),
+    (FieldSchema(nullable=False), [1, None], 1, "None"),
+    (FieldSchema(nullable=False), None, None, "None"),
 ]
 
 
@@ -234,6 +241,8 @@ def test_errors_name_field_and_row(
         lambda: FieldSchema("dense", dtype=np.dtype("int8")),  # type: ignore[arg-type]
         lambda: FieldSchema("text", dtype="int8"),
         lambda: FieldSchema("tree", returns="ndarray"),
+        lambda: FieldSchema(dtype="int8"),
+        lambda: FieldSchema(returns="tensor"),
         lambda: Schema({"x": "dense"}),  # type: ignore[dict-item]
         lambda: rollferry.connect("inproc://", schema={"x": 5}),  # type: ignore[dict-item]
         lambda: rollferry.connect("inproc://", schema=[]),  # type: ignore[arg-type]
@@ -271,3 +280,21 @@ def test_int_keys_have_schemas_and_equal_keys_of_other_types_do_not(ferry: rollf
     schema = {1: FieldSchema("numbers", dtype="int8", returns="ndarray")}
     assert_same(ferry.get(ferry.put({1: [5]}, schema=schema)), {1: np.array([5], np.int8)})
     assert_same(ferry.get(ferry.put({True: [5], "1": [6]}, schema=schema)), {True: [5], "1": [6]})
+
+
+def test_fields_that_hold_no_value_per_sample(ferry: rollferry.Ferry) -> None:
+    batch = {
+        "x": [1, 2],
+        "y": [1, 2, 3],
+        "z": np.ones(4),
+        "o": np.array([1, None], object),
+        "w": np.array(None, object),
+    }
+    loose = FieldSchema(row_aligned=False)
+    assert ferry.put(batch).rows is None
+    assert ferry.put(batch, schema={"y": loose, "z": FieldSchema("dense", row_aligned=False)}).rows == 2
+    assert ferry.put(batch, schema={"y": loose, "x": loose, "o": loose}).rows == 4
+    assert ferry.put(batch, schema={name: loose for name in batch}).rows is None
+    assert ferry.put({"o": batch["o"], "w": batch["w"]}).rows == 2
+    assert ferry.explain(batch, schema={"y": loose})["y"].layout == "numbers"
+    assert_same(ferry.get(ferry.put(batch, schema={"y": loose})), batch)

@@ -6,9 +6,9 @@ from typing import Any
 from rollferry.bundle.dataproto import merged, place
 from rollferry.bundle.fields import EncodedBatch, may_have_rows
 from rollferry.bundle.manifest import Section
-from rollferry.bundle.read import rebuilding
+from rollferry.bundle.read import places, rebuilding
 from rollferry.bundle.select import Options, Selection
-from rollferry.bundle.stages import Stage, stages
+from rollferry.bundle.stages import Stage, opened
 from rollferry.engines.base import Engine
 from rollferry.errors import SchemaError
 from rollferry.refs import MAX_STAGES, TransferRef
@@ -30,12 +30,17 @@ def extended(
         raise SchemaError("there are no fields to append")
     if ref.stages >= MAX_STAGES:
         raise SchemaError(f"the bundle has {ref.stages} stages, which is the most; put it anew")
-    older = stages(engine, ref)
+    with rebuilding(ref.key), opened(engine, ref) as older:
+        return over(older, added, overwrite=overwrite, allow_pickle=allow_pickle)
+
+
+def over(older: Sequence[Stage], added: EncodedBatch, *, overwrite: bool, allow_pickle: bool) -> EncodedBatch:
+    """Give fields as the next stage over others, the newest of which is the first."""
     newest = older[0].manifest
     if added.type != newest.type:
         raise SchemaError(f"the bundle is a {newest.type}, to which no {added.type} can be appended")
     if not overwrite:
-        check_names(engine, older, added, allow_pickle=allow_pickle)
+        check_names(older, added, allow_pickle=allow_pickle)
     check_rows(newest.rows, added)
     rows = newest.rows
     if rows is None and not any(
@@ -48,27 +53,15 @@ def extended(
     return added._replace(rows=rows, envelope=envelope)
 
 
-def check_names(engine: Engine, older: Sequence[Stage], added: EncodedBatch, *, allow_pickle: bool) -> None:
+def check_names(older: Sequence[Stage], added: EncodedBatch, *, allow_pickle: bool) -> None:
     """Raise SchemaError where a field to append is there already."""
     there: set[tuple[Section | None, Any]] = set()
-    for stage in older:
-        with rebuilding(stage.key):
-            keys = keys_of(engine, stage, allow_pickle=allow_pickle)
-            there.update((field.section, key) for field, key in zip(stage.manifest.fields, keys, strict=True))
+    for manifest, reader in older:
+        selection = Selection(manifest, reader, Options(allow_pickle=allow_pickle))
+        there.update(at for at, _ in places(manifest, selection.values))
     twice = [place(section, key) for section, key, _ in added.entries if (section, key) in there]
     if twice:
         raise SchemaError(f"the bundle has these fields already: {', '.join(twice)}; overwrite=True replaces them")
-
-
-def keys_of(engine: Engine, stage: Stage, *, allow_pickle: bool) -> list[Any]:
-    """Give the keys of a stage's fields."""
-    if stage.manifest.keys is None:
-        return [field.key for field in stage.manifest.fields]
-    reader = engine.open(stage.key)
-    try:
-        return Selection(stage.manifest, reader, Options(allow_pickle=allow_pickle)).values(stage.manifest.keys)
-    finally:
-        reader.close()
 
 
 def check_rows(rows: int | None, added: EncodedBatch) -> None:

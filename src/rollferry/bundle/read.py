@@ -1,7 +1,7 @@
 """Reading a bundle: manifest first, checked as a whole; then the members asked for, rebuilt field by field."""
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,78 +9,73 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rollferry.bundle.checksums import check_payload
+from rollferry.bundle.dataproto import join
 from rollferry.bundle.into import filling
-from rollferry.bundle.manifest import Field, Manifest, load
-from rollferry.bundle.request import Request, chosen, resolve_rows
+from rollferry.bundle.manifest import Field, Manifest
+from rollferry.bundle.request import Place, Request, chosen, resolve_rows
 from rollferry.bundle.select import Options, Selection
-from rollferry.engines.base import Engine, Reader
-from rollferry.errors import BundleError, RefError, RollferryError, SelectionError
+from rollferry.bundle.stages import Stage, opened
+from rollferry.engines.base import Engine
+from rollferry.errors import BundleError, RollferryError, SelectionError
 from rollferry.layouts.decoder import Decoder
 from rollferry.layouts.lazy import LazyList, LazyRows
 from rollferry.layouts.numbers import Numbers
+from rollferry.layouts.rows import Rows
 from rollferry.refs import TransferRef
 from rollferry.timings import Stopwatch
 
-__all__ = ["PausedCollector", "packed_field", "read"]
-
-
-class Part(NamedTuple):
-    """What is wanted of one bundle, fetched.
-
-    Parameters
-    ----------
-    fields
-        The fields wanted.
-    keys
-        Their keys.
-    decoder
-        Rebuilds them.
-    fetched_nbytes
-        Bytes of the payload that were fetched.
-    """
-
-    fields: Sequence[Field]
-    keys: Sequence[Any]
-    decoder: Decoder
-    fetched_nbytes: int
-
+__all__ = ["PausedCollector", "packed_field", "places", "read", "rebuilding"]
 
 Make = Callable[[Field, Decoder], Any]
 
 
-def read(
-    engine: Engine, ref: TransferRef, request: Request, watch: Stopwatch, make: Make | None = None
-) -> dict[Any, Any]:
+class Found(NamedTuple):
+    """A field whose bytes were fetched.
+
+    Parameters
+    ----------
+    place
+        Section and key.
+    field
+        Its entry in the manifest.
+    decoder
+        Rebuilds it.
+    """
+
+    place: Place
+    field: Field
+    decoder: Decoder
+
+
+def read(engine: Engine, ref: TransferRef, request: Request, watch: Stopwatch, make: Make | None = None) -> Any:
     """Rebuild the batch of a reference over leased memory, each field by `make` if it is given."""
-    reader = engine.open(ref.key)
     with rebuilding(ref.key):
-        try:
-            manifest, digest = load(reader.manifest, reader.payload_nbytes)
-            if (digest, manifest.id, manifest.payload_nbytes, manifest.rows) != (
-                ref.digest,
-                ref.id,
-                ref.nbytes,
-                ref.rows,
-            ):
-                raise RefError(f"bad reference: the bundle {ref.key} is not the one it was made for")
+        with opened(engine, ref) as stages:
             watch.lap("open")
+            for stage in stages:
+                if request.type not in (None, stage.manifest.type):
+                    kind = stage.manifest.type
+                    raise BundleError(f"it is a {kind}; get it with type={kind!r}")
             options = Options(request.allow_pickle, request.readonly, engine.networked)
-            part = (some if request.is_partial else everything)(manifest, reader, request, options, watch)
-        finally:
-            reader.close()
-        watch.fetched_nbytes += part.fetched_nbytes
+            if len(stages) == 1 and not request.is_partial:
+                found, rows = everything(stages[0], request, options, watch), None
+            else:
+                found, rows = some(stages, request, options, watch)
         make = make or (partial(lazy_field, bundle=ref.key) if request.lazy else rebuild_field)
         into = request.into or {}
-        batch = rebuild(part, make, into)
-        fill(batch, into)
+        values = rebuild(found, make, into)
+        fill(values, into)
+        batch = assemble(stages[0].manifest, values, request, rows)
         watch.lap("rebuild")
         return batch
 
 
-def everything(manifest: Manifest, reader: Reader, request: Request, options: Options, watch: Stopwatch) -> Part:
+def everything(stage: Stage, request: Request, options: Options, watch: Stopwatch) -> list[Found]:
     """Fetch a whole bundle."""
+    manifest = stage.manifest
     ranges = [(member.offset, member.nbytes) for member in manifest.members]
-    members = reader.fetch(ranges, writable=is_writable(manifest, options))
+    members = stage.reader.fetch(ranges, writable=is_writable(manifest, options))
+    watch.fetched_nbytes += manifest.payload_nbytes
     watch.lap("fetch")
     if request.verify == "full" or (request.verify == "auto" and options.networked):
         check_payload(members, manifest.checksums)
@@ -88,33 +83,49 @@ def everything(manifest: Manifest, reader: Reader, request: Request, options: Op
     decoder = Decoder(
         manifest.columns, members.__getitem__, allow_pickle=options.allow_pickle, readonly=options.readonly
     )
-    keys = [field.key for field in manifest.fields] if manifest.keys is None else decoder.column(manifest.keys)
-    return Part(manifest.fields, keys, decoder, manifest.payload_nbytes)
+    return [Found(place, field, decoder) for place, field in places(manifest, decoder.column)]
 
 
-def some(manifest: Manifest, reader: Reader, request: Request, options: Options, watch: Stopwatch) -> Part:
-    """Fetch some fields, or some rows of them."""
-    selection = Selection(manifest, reader, options)
-    keys = [field.key for field in manifest.fields] if manifest.keys is None else selection.values(manifest.keys)
-    if len(set(keys)) != len(manifest.fields):
-        raise BundleError("the number of keys is not that of the fields")
-    names = chosen(request.fields, keys)
-    by_key = dict(zip(keys, manifest.fields, strict=True))
-    fields = [by_key[name] for name in names]
+def some(
+    stages: Sequence[Stage], request: Request, options: Options, watch: Stopwatch
+) -> tuple[list[Found], Rows | None]:
+    """Fetch some fields, or some rows of them; of several stages, the newest that has a field."""
+    selections = [Selection(stage.manifest, stage.reader, options) for stage in stages]
+    there: dict[Place, tuple[Selection, Field]] = {}
+    for stage, selection in zip(reversed(stages), reversed(selections), strict=True):
+        for place, field in places(stage.manifest, selection.values):
+            there[place] = selection, field
+    wanted = {place: there[place] for place in chosen(request.fields, there)}
+    rows = None
     if request.rows is None:
-        for field in fields:
+        for selection, field in wanted.values():
             selection.whole(field.column)
     else:
-        select_rows(fields, request.rows, selection)
-    decoder = selection.decoder(writable=is_writable(manifest, options))
+        rows = select_rows(wanted, request.rows)
+    decoders = {
+        id(selection): selection.decoder(writable=is_writable(stage.manifest, options))
+        for stage, selection in zip(stages, selections, strict=True)
+    }
+    watch.fetched_nbytes += sum(selection.fetched_nbytes for selection in selections)
     watch.lap("fetch")
-    return Part(fields, names, decoder, selection.fetched_nbytes)
+    return [Found(place, field, decoders[id(selection)]) for place, (selection, field) in wanted.items()], rows
 
 
-def select_rows(fields: Sequence[Field], wanted: Any, selection: Selection) -> None:
+def places(manifest: Manifest, column: Callable[[int], Sequence[Any]]) -> Iterable[tuple[Place, Field]]:
+    """Give section and key of each field; `column` rebuilds that of the keys. Raises BundleError where two are the same."""
+    keys = [field.key for field in manifest.fields] if manifest.keys is None else column(manifest.keys)
+    if len(keys) != len(manifest.fields):
+        raise BundleError("the number of keys is not that of the fields")
+    found = {Place(field.section, key): field for key, field in zip(keys, manifest.fields, strict=True)}
+    if len(found) != len(keys):
+        raise BundleError("a key occurs twice")
+    return found.items()
+
+
+def select_rows(fields: Mapping[Place, tuple[Selection, Field]], wanted: Any) -> Rows:
     """Ask for rows of the row-aligned fields, and for the others as they are."""
-    counts = {field.key: selection.row_count(field) for field in fields}
-    different = {count: key for key, count in counts.items() if count is not None}
+    counts = {place: selection.row_count(field) for place, (selection, field) in fields.items()}
+    different = {count: place.key for place, count in counts.items() if count is not None}
     if len(different) > 1:
         described = ", ".join(f"{key!r} has {count}" for count, key in different.items())
         raise SelectionError(
@@ -124,13 +135,14 @@ def select_rows(fields: Sequence[Field], wanted: Any, selection: Selection) -> N
     if not different:
         raise SelectionError("none of the fields has rows")
     rows = resolve_rows(wanted, next(iter(different)))
-    for field in fields:
-        if counts[field.key] is None:
+    for place, (selection, field) in fields.items():
+        if counts[place] is None:
             selection.whole(field.column)
         elif field.form == "value":
             selection.inner(field.column, rows)
         else:
             selection.rows(field.column, rows)
+    return rows
 
 
 def is_writable(manifest: Manifest, options: Options) -> bool:
@@ -166,18 +178,6 @@ class PausedCollector:
     def __exit__(self, *_: object) -> None:
         if self._enabled:
             gc.enable()
-
-
-def rebuild(part: Part, make: Make, into: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Rebuild the dict in its original order; where there is a buffer for a field, only check that it fits."""
-    if len(part.keys) != len(part.fields):
-        raise BundleError("the number of keys is not that of the fields")
-    batch = {}
-    for key, field in zip(part.keys, part.fields, strict=True):
-        batch[key] = filling(key, field, part.decoder, into[key]) if key in into else make(field, part.decoder)
-    if len(batch) != len(part.keys):
-        raise BundleError("a key occurs twice")
-    return batch
 
 
 def rebuild_field(field: Field, decoder: Decoder) -> Any:
@@ -237,11 +237,30 @@ def check_offsets(rows: LazyRows, key: object) -> None:
         raise BundleError(f"the offsets of field {key!r} don't fit its values")
 
 
-def fill(batch: dict[Any, Any], into: Mapping[Any, Any]) -> None:
+def rebuild(found: Iterable[Found], make: Make, into: Mapping[Any, Any]) -> dict[Place, Any]:
+    """Rebuild fields in their order; where there is a buffer for one, only check that it fits."""
+    return {
+        place: filling(place.key, field, decoder, into[place.key]) if place.key in into else make(field, decoder)
+        for place, field, decoder in found
+    }
+
+
+def fill(values: dict[Place, Any], into: Mapping[Any, Any]) -> None:
     """Fill the buffers, all of which fit."""
-    for name in into:
-        if name not in batch:
-            raise SelectionError(f"there is a buffer for {name!r}, which is no field that was read")
-    for name in into:
-        batch[name].fill()
-        batch[name] = batch[name].result()
+    filled = [place for place in values if place.key in into]
+    missing = set(into) - {place.key for place in filled}
+    if missing:
+        raise SelectionError(f"there is a buffer for {missing.pop()!r}, which is no field that was read")
+    for place in filled:
+        values[place].fill()
+        values[place] = values[place].result()
+
+
+def assemble(manifest: Manifest, values: Mapping[Place, Any], request: Request, rows: Rows | None) -> Any:
+    """Give fields in the form in which they were put."""
+    if manifest.envelope is None or request.type is None:
+        return {place.key: value for place, value in values.items()}
+    sections: dict[str, dict[Any, Any]] = {}
+    for place, value in values.items():
+        sections.setdefault(str(place.section), {})[place.key] = value
+    return join(manifest.envelope, sections, request.data_cls, None if rows is None else rows.count)

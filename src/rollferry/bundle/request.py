@@ -1,26 +1,39 @@
 """Request: what a get asks of a bundle."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
+from rollferry.bundle.manifest import BatchType, Section
 from rollferry.errors import SelectionError
 from rollferry.layouts.rows import Rows
 
-__all__ = ["Request", "RowsLike", "Verify", "chosen", "resolve_rows"]
+__all__ = ["FieldsLike", "Place", "Request", "RowsLike", "Verify", "chosen", "resolve_rows"]
 
 Verify = Literal["auto", "manifest", "full"]
 RowsLike = slice | Sequence[int] | Any  # ndarrays and tensors of ints or bools, too
 
 
+FieldsLike = Iterable[Any] | Mapping[str, Iterable[Any] | None]
+
+
+class Place(NamedTuple):
+    """Where a field is in a batch: its section, None in a dict, and its key."""
+
+    section: Section | None
+    key: Any
+
+
 class Request(NamedTuple):
     """What a get asks for; `Ferry.get` documents it."""
 
-    fields: Iterable[Any] | None = None
+    type: BatchType | None  # None for either, whose fields come back as a dict
+    fields: FieldsLike | None = None
     rows: RowsLike | None = None
     into: Mapping[Any, Any] | None = None
+    data_cls: Any = None
     verify: Verify = "auto"
     readonly: bool = False
     lazy: bool = False
@@ -32,24 +45,44 @@ class Request(NamedTuple):
         return self.fields is not None or self.rows is not None
 
 
-def chosen(fields: Iterable[Any] | None, names: Iterable[Hashable]) -> list[Any]:
-    """Give the names asked for. Raises SelectionError for one that isn't there, or is asked for twice."""
-    there = dict.fromkeys(names)
+def chosen(fields: FieldsLike | None, there: Iterable[Place]) -> list[Place]:
+    """Give the fields asked for, by place. Raises SelectionError for one that isn't there, or is asked for twice."""
     if fields is None:
         return list(there)
+    by_key: dict[Any, list[Place]] = {}
+    for place in there:
+        by_key.setdefault(place.key, []).append(place)
+    if isinstance(fields, Mapping):
+        return of_sections(fields, by_key)
     if isinstance(fields, str | bytes):
-        raise SelectionError(f"fields must be a list of names, not {fields!r:.60}: [{fields!r:.60}]")
+        raise SelectionError(f"fields must be a list of names, such as [{fields!r:.60}]")
     wanted = list(fields)
-    for name in wanted:
-        if name not in there:
-            near = get_close_matches(str(name), [str(other) for other in there], n=1)
-            raise SelectionError(
-                f"there is no field {name!r}"
-                + (f"; did you mean {near[0]!r}?" if near else f"; there are {list(there)}")
-            )
     if len(set(wanted)) != len(wanted):
         raise SelectionError("a field is asked for twice")
-    return wanted
+    for name in wanted:
+        check_there(name, by_key)
+    return [place for name in wanted for place in by_key[name]]
+
+
+def of_sections(fields: Mapping[str, Iterable[Any] | None], by_key: Mapping[Any, Sequence[Place]]) -> list[Place]:
+    """Give fields by section and name; all of a section for None."""
+    for section in fields:
+        if section not in get_args(Section):
+            raise SelectionError(f"there is no section {section!r}; there are {', '.join(get_args(Section))}")
+    places = [place for same in by_key.values() for place in same]
+    found = []
+    for section, names in fields.items():
+        of_section = {place.key: [place] for place in places if place.section == section}
+        found += chosen(names, [place for [place] in of_section.values()])
+    return found
+
+
+def check_there(name: Any, by_key: Mapping[Any, Sequence[Place]]) -> None:
+    """Raise SelectionError unless there is such a field."""
+    if name not in by_key:
+        near = get_close_matches(str(name), [str(other) for other in by_key], n=1)
+        advice = f"did you mean {near[0]!r}?" if near else f"there are {list(by_key)!r:.200}"
+        raise SelectionError(f"there is no field {name!r}; {advice}")
 
 
 def resolve_rows(rows: RowsLike, count: int) -> Rows:

@@ -96,6 +96,8 @@ class Selection:
     def row_count(self, field: Field) -> int | None:
         """Give the number of rows of a field; None where it doesn't hold a value per sample."""
         spec = self._manifest.columns[field.column]
+        if not field.row_aligned:
+            return None
         if field.form != "value":
             return spec.rows
         return spec.inner_rows(self) if spec.rows == 1 else None

@@ -1,32 +1,35 @@
 """Stages: a bundle over an earlier one, whose fields are then those of both."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from rollferry.bundle.manifest import Base, Manifest, load
-from rollferry.engines.base import Engine
+from rollferry.engines.base import Engine, Reader
 from rollferry.errors import BundleError, BundleNotFoundError, RefError, RollferryError
 from rollferry.refs import MAX_STAGES, TransferRef
 
-__all__ = ["Stage", "remove_stages", "stages"]
+__all__ = ["Stage", "opened", "remove_stages"]
 
 
 class Stage(NamedTuple):
-    """One stage, looked up and closed again.
+    """One stage, open for reading.
 
     Parameters
     ----------
-    key
-        Its key in the engine.
     manifest
         Its manifest.
+    reader
+        Its bytes.
     """
 
-    key: str
     manifest: Manifest
+    reader: Reader
 
 
-def stages(engine: Engine, ref: TransferRef) -> list[Stage]:
-    """Give all stages of a bundle, the newest first.
+@contextmanager
+def opened(engine: Engine, ref: TransferRef) -> Iterator[list[Stage]]:
+    """Have all stages of a bundle open, the newest first.
 
     Raises
     ------
@@ -37,31 +40,43 @@ def stages(engine: Engine, ref: TransferRef) -> list[Stage]:
     BundleError
         A stage is damaged, or not the one that the next newer one was put over.
     """
-    found: list[Stage] = []
-    base: Base | None = Base.of(ref)
-    while base is not None and len(found) < ref.stages:
-        try:
-            manifest, digest = open_manifest(engine, base.key)
-        except BundleNotFoundError as error:
-            if not found:
-                raise
-            raise BundleNotFoundError(f"the bundle {ref.key} lacks its stage {base.key}: {error}") from error
-        if (digest, manifest.id, manifest.payload_nbytes, manifest.rows) != (
+    with ExitStack() as readers:
+        found: list[Stage] = []
+        base: Base | None = Base.of(ref)
+        while base is not None and len(found) < ref.stages:
+            found.append(readers.enter_context(opened_stage(engine, base, ref, of_ref=not found)))
+            if found[-1].manifest.type != found[0].manifest.type:
+                raise BundleError(f"its stage {base.key} is of another type")
+            base = found[-1].manifest.base
+        if base is not None or len(found) != ref.stages:
+            raise RefError(f"bad reference: the bundle {ref.key} does not have {ref.stages} stages")
+        yield found
+
+
+@contextmanager
+def opened_stage(engine: Engine, base: Base, ref: TransferRef, *, of_ref: bool) -> Iterator[Stage]:
+    """Have one stage open, which is the one that the reference itself names, or an older one."""
+    try:
+        reader = engine.open(base.key)
+    except BundleNotFoundError as error:
+        if of_ref:
+            raise
+        raise BundleNotFoundError(f"the bundle {ref.key} lacks its stage {base.key}: {error}") from error
+    try:
+        manifest, digest = load(reader.manifest, reader.payload_nbytes)
+        is_it = (digest, manifest.id, manifest.payload_nbytes, manifest.rows) == (
             base.digest,
             base.id,
             base.nbytes,
             base.rows,
-        ):
-            if not found:
-                raise RefError(f"bad reference: the bundle {base.key} is not the one it was made for")
-            raise BundleError(f"bundle {ref.key}: its stage {base.key} is not the one it was put over")
-        if found and manifest.type != found[0].manifest.type:
-            raise BundleError(f"bundle {ref.key}: its stage {base.key} is of another type")
-        found.append(Stage(base.key, manifest))
-        base = manifest.base
-    if base is not None or len(found) != ref.stages:
-        raise RefError(f"bad reference: the bundle {ref.key} does not have {ref.stages} stages")
-    return found
+        )
+        if not is_it and of_ref:
+            raise RefError(f"bad reference: the bundle {base.key} is not the one it was made for")
+        if not is_it:
+            raise BundleError(f"its stage {base.key} is not the one it was put over")
+        yield Stage(manifest, reader)
+    finally:
+        reader.close()
 
 
 def open_manifest(engine: Engine, key: str) -> tuple[Manifest, str]:

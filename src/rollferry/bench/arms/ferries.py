@@ -35,7 +35,8 @@ class FerryArm(Arm):
         return ref.to_json()
 
     def get(self, ref: str) -> Batch:
-        return self._ferry.get(ref, lazy=self.lazy, readonly=self.readonly)
+        batch: Batch = self._ferry.get(ref, lazy=self.lazy, readonly=self.readonly)
+        return batch
 
     def release(self, batch: Batch) -> None:
         self._ferry.release(batch)
