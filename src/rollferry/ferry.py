@@ -12,7 +12,8 @@ from rollferry.bundle.extend import extended
 from rollferry.bundle.fields import encode_batch
 from rollferry.bundle.manifest import BatchType
 from rollferry.bundle.publish import publish
-from rollferry.bundle.read import PausedCollector, packed_field, read
+from rollferry.bundle.read import read
+from rollferry.bundle.rebuild import PausedCollector, packed_field
 from rollferry.bundle.request import FieldsLike, Request, RowsLike, Verify
 from rollferry.bundle.stages import remove_stages
 from rollferry.engines.base import Engine, Usage
@@ -35,7 +36,7 @@ TIMINGS = 1024
 
 
 def connect(
-    url: str | None = None,
+    url: object = None,
     *,
     namespace: str = "default",
     schema: SchemaLike | None = None,
@@ -52,6 +53,7 @@ def connect(
         ``?pool=SIZE`` (most bytes of free segments to keep, such as ``8gb``), ``ray://`` (the Ray cluster that runs),
         ``mooncake://HOST:PORT`` (Mooncake Store, with its master there), or ``inproc://`` (this process). docs/ray.md and
         docs/mooncake.md have the options of these engines.
+        Or a ``MooncakeDistributedStore`` that is set up: it is used as it is, and stays its owner's to close.
         By default the environment variable ``ROLLFERRY_URL``, and without it ``shm://``.
     namespace
         Name under which bundles are put: letters, digits, ``-`` and ``_``, at most 63.

@@ -468,3 +468,43 @@ def test_put_that_is_broken_off_leaves_nothing(master: Master) -> None:
     writer.abort()
     assert engine.usage().live_nbytes == before.live_nbytes
     engine.close()
+
+
+def set_up_store(master: Master) -> object:
+    """A store as frameworks set it up."""
+    from mooncake.store import MooncakeDistributedStore
+
+    store = MooncakeDistributedStore()
+    config = {"local_hostname": "127.0.0.1", "metadata_server": "P2PHANDSHAKE", "protocol": "tcp", "rdma_devices": ""}
+    sizes = {"global_segment_size": str(64 << 20), "local_buffer_size": str(16 << 20)}
+    assert store.setup({**config, **sizes, "master_server_addr": f"127.0.0.1:{master.port}"}) == 0
+    return store
+
+
+def test_store_of_others_is_used_and_stays_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Master() as own:
+        store = set_up_store(own)
+        with rollferry.connect(store, chunk="4096") as ferry, rollferry.connect(store, chunk="4096") as second:
+            ref = ferry.put(batch_of())
+            assert_same(second.get(ref), batch_of())
+            with pytest.raises(EngineError, match="MOONCAKE_MASTER"):
+                ferry.list()
+            monkeypatch.setenv("MOONCAKE_MASTER", f"127.0.0.1:{own.port}")
+            with rollferry.connect(store, metrics=own.metrics) as informed:
+                assert informed.list() == [ref.id]
+        assert store.health_check() == 0
+        assert store.put("theirs", b"1") == 0  # the segment is still lent
+        with rollferry.connect(own.url(segment=0)) as other, pytest.raises(EngineError, match="no option 'segment'"):
+            assert_same(other.get(ref), batch_of())
+            assert other.remove(ref)
+            rollferry.connect(store, segment="1gb")
+        store.close()
+        with pytest.raises(EngineError, match=r"setup\(\)"):
+            rollferry.connect(store)
+
+
+def test_store_that_was_never_set_up() -> None:
+    from mooncake.store import MooncakeDistributedStore
+
+    with pytest.raises(EngineError, match=r"setup\(\)"):
+        rollferry.connect(MooncakeDistributedStore())

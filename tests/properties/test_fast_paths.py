@@ -10,7 +10,8 @@ from hypothesis import given
 
 from rollferry import _native
 from rollferry.bundle.fields import encode_batch
-from rollferry.bundle.read import Found, places, rebuild, rebuild_field
+from rollferry.bundle.read import places, rebuild
+from rollferry.bundle.rebuild import Found, rebuild_field
 from rollferry.bundle.manifest import Manifest
 from rollferry.layouts import encoder as encoder_module
 from rollferry.layouts.decoder import Decoder

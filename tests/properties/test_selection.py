@@ -81,6 +81,9 @@ def test_rows_of_arrays(ferry: Any, array: Any, data: st.DataObject) -> None:
         "grid": np.stack([boxed, boxed], 1),
         "rows": list(array),
         "whole": "text",
+        "again": array,
+        "objects again": boxed,
+        "nested": [[array]] * len(array),
     }
     expected = {key: value if key == "whole" else indexed(value, as_index(rows)) for key, value in batch.items()}
     assert_same(get(ferry, batch, rows=rows), expected)
@@ -93,10 +96,11 @@ def test_rows_of_tensors(ferry: Any, tensor: Any, data: st.DataObject) -> None:
     rows = data.draw(wanted(len(tensor)))
     index = as_index(rows)
     numbers = torch.from_numpy(np.arange(len(tensor))[index].copy())
-    batch = {"dense": tensor, "rows": list(tensor.unbind())}
+    batch = {"dense": tensor, "rows": list(tensor.unbind()), "again": tensor}
     result = get(ferry, batch, rows=rows)
     rows_there = [batch["rows"][number] for number in numbers.tolist()]
-    assert_same(result, {"dense": torch.stack(rows_there) if rows_there else tensor[:0], "rows": rows_there})
+    stacked = torch.stack(rows_there) if rows_there else tensor[:0]
+    assert_same(result, {"dense": stacked, "rows": rows_there, "again": stacked})
 
 
 @given(tensor=strategies.nested_tensors(), axis=st.sampled_from([1, 2]), gaps=st.booleans(), data=st.data())

@@ -14,7 +14,8 @@ import rollferry
 from rollferry import FieldSchema, SchemaError, UnsupportedValueError
 from rollferry.bundle.dataproto import SECTIONS, join, split
 from rollferry.bundle.manifest import Envelope, Manifest, dump, load
-from rollferry.bundle.read import rebuild_field
+from rollferry.bundle.rebuild import Found, rebuild_field
+from rollferry.bundle.request import Place
 from rollferry.errors import BundleError
 from rollferry.layouts.decoder import Decoder
 from rollferry.testing import assert_same
@@ -71,7 +72,7 @@ def carried(ferry: rollferry.Ferry, value: Any, **options: Any) -> Any:
     sections: dict[str, dict[Any, Any]] = {section: {} for section in SECTIONS}
     for key, stored in zip(keys, manifest.fields, strict=True):
         assert stored.section is not None
-        sections[stored.section][key] = rebuild_field(stored, decoder)
+        sections[stored.section][key] = rebuild_field(Found(Place(stored.section, key), stored, decoder))
     assert manifest.envelope is not None
     return join(manifest.envelope, sections)
 

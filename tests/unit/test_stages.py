@@ -16,9 +16,10 @@ from tensordict import TensorDict
 import rollferry
 from rollferry import BundleNotFoundError, EngineError, FieldSchema, RefError, SchemaError, TransferRef
 from rollferry.bundle.manifest import Base, Envelope, Manifest, dump
-from rollferry.bundle.stages import stages
+from rollferry.bundle.stages import opened
 from rollferry.errors import BundleError
 from rollferry.refs import MAX_STAGES
+from rollferry.testing import assert_same
 from rollferry.testing.faulty import FaultyEngine
 
 ROWS = 3
@@ -36,12 +37,19 @@ def first() -> dict[str, Any]:
     return {"tokens": [np.arange(i) for i in range(ROWS)], "rewards": [0.5] * ROWS, "step": 7}
 
 
+def stages(engine: Any, ref: TransferRef) -> list[tuple[str, Manifest]]:
+    """Key and manifest of each stage."""
+    with opened(engine, ref) as found:
+        names = [ref.key, *(stage.manifest.base.key for stage in found[:-1] if stage.manifest.base)]
+        return [(name, stage.manifest) for name, stage in zip(names, found, strict=True)]
+
+
 def keys(ferry: rollferry.Ferry, ref: TransferRef) -> list[list[Any]]:
-    return [[field.key for field in stage.manifest.fields] for stage in stages(ferry._engine, ref)]
+    return [[field.key for field in manifest.fields] for _, manifest in stages(ferry._engine, ref)]
 
 
 def newest(ferry: rollferry.Ferry, ref: TransferRef) -> Manifest:
-    return stages(ferry._engine, ref)[0].manifest
+    return stages(ferry._engine, ref)[0][1]
 
 
 def stored(ferry: rollferry.Ferry) -> set[str]:
@@ -58,7 +66,7 @@ def test_only_what_is_new_is_stored(ferry: rollferry.Ferry) -> None:
     both = ferry.append(with_values.to_json(), {"advantages": [1.0] * ROWS, "lr": 0.1})
     assert (ref.stages, with_values.stages, both.stages) == (1, 2, 3)
     assert keys(ferry, both) == [["advantages", "lr"], ["values"], ["tokens", "rewards", "step"]]
-    assert [stage.key for stage in stages(ferry._engine, both)] == [both.key, with_values.key, ref.key]
+    assert [key for key, _ in stages(ferry._engine, both)] == [both.key, with_values.key, ref.key]
     assert newest(ferry, both).base == Base.of(with_values)
     assert (with_values.rows, both.rows, with_values.nbytes) == (ROWS, ROWS, ROWS * 2 * 8 + 16)
     assert both.metadata == with_values.metadata == ref.metadata
@@ -255,7 +263,8 @@ def test_what_sections_are_after_appending(ferry: rollferry.Ferry) -> None:
     [
         (TensorDict({"b": torch.ones(ROWS, 2)}, batch_size=[ROWS, 2]), r"batch size \[3\], the appended one \[3, 2\]"),
         ({"b": np.ones(ROWS), "c": torch.ones(ROWS)}, r"of it: batch.b$"),
-        ({"b": "text", "c": torch.tensor(1), "d": tensors("x", 5)}, r"of it: batch.b, batch.c, batch.d$"),
+        ({"b": "text", "c": torch.tensor(1)}, r"of it: batch.b, batch.c$"),
+        ({"d": tensors("x", 5)}, "3 rows, but batch.d has 5"),
         ({"b": torch.ones(2)}, "3 rows, but batch.b has 2"),
     ],
 )
@@ -390,3 +399,38 @@ def test_changed_numbers_of_stages_are_noticed() -> None:
         for new in set('0123x"{},:\\ e.-') - {old}:
             with pytest.raises(RefError):
                 TransferRef.from_json(text[:position] + new + text[position + 1 :])
+
+
+# ---- what is read -------------------------------------------------------------------------------------------------
+
+
+def test_a_get_has_the_fields_of_all_stages(ferry: rollferry.Ferry) -> None:
+    ref = ferry.put(first())
+    values = ferry.append(ref, {"values": np.arange(6.0).reshape(ROWS, 2)})
+    newest_ref = ferry.append(values, {"rewards": [1.0, 2.0, 3.0], "step": 8}, overwrite=True)
+    expected = first() | {"values": np.arange(6.0).reshape(ROWS, 2), "rewards": [1.0, 2.0, 3.0], "step": 8}
+    assert_same(ferry.get(newest_ref.to_json()), expected)
+    assert_same(ferry.get(ref), first())
+    some = ferry.get(newest_ref, rows=[2, 0], fields=["rewards", "tokens", "values"])
+    order = np.array([2, 0])
+    assert_same(
+        some,
+        {
+            "rewards": [3.0, 1.0],
+            "tokens": [expected["tokens"][n] for n in order.tolist()],
+            "values": expected["values"][order],
+        },
+    )
+    buffer = np.zeros((ROWS, 2))
+    assert ferry.get(newest_ref, into={"values": buffer})["values"] is buffer
+    assert ferry.packed(newest_ref, "tokens").max_seqlen == ROWS - 1
+
+
+def test_a_get_lacks_a_stage(ferry: rollferry.Ferry) -> None:
+    ref = ferry.put(first())
+    newest_ref = ferry.append(ref, {"more": [1, 2, 3]})
+    ferry.remove(ref)
+    with pytest.raises(rollferry.BundleNotFoundError, match=f"lacks its stage {ref.key}"):
+        ferry.get(newest_ref)
+    with pytest.raises(rollferry.RefError, match="does not have 1 stages"):
+        ferry.get(msgspec.structs.replace(newest_ref, stages=1))

@@ -43,8 +43,7 @@ def check_field(key: object, value: Any, schema: FieldSchema) -> None:
 def mismatch(schema: FieldSchema, kind: type) -> str | None:
     """Say why values of a class don't fit a layout; None where they do."""
     array = kind is np.ndarray or any(base.__name__ == "Tensor" and is_from(base, "torch") for base in kind.__mro__)
-    fits: dict[str | None, bool] = {
-        None: True,
+    fits = {
         "dense": array,
         "ragged": array or kind in (list, tuple),
         "numbers": kind in (int, float, bool, list, tuple),

@@ -6,7 +6,8 @@ from typing import Any
 from rollferry.bundle.dataproto import merged, place
 from rollferry.bundle.fields import EncodedBatch, may_have_rows
 from rollferry.bundle.manifest import Section
-from rollferry.bundle.read import places, rebuilding
+from rollferry.bundle.read import places
+from rollferry.bundle.rebuild import rebuilding
 from rollferry.bundle.select import Options, Selection
 from rollferry.bundle.stages import Stage, opened
 from rollferry.engines.base import Engine

@@ -8,17 +8,18 @@ from rollferry.bundle.conform import check_field, lossy_row
 from rollferry.bundle.dataproto import Entry, place, split
 from rollferry.bundle.locate import locate
 from rollferry.bundle.manifest import BatchType, Envelope, Field
+from rollferry.bundle.select import is_rebuilt_first
 from rollferry.errors import RollferryError, SchemaError, UnsupportedValueError
-from rollferry.layouts.arrays import Dense, row_count
+from rollferry.layouts.arrays import Dense
 from rollferry.layouts.base import Spec
 from rollferry.layouts.encoder import FORMS, Encoder, Form
+from rollferry.layouts.indexed import first_axis
 from rollferry.layouts.library import LossyCastError
 from rollferry.layouts.numbers import Numbers
 from rollferry.layouts.pickled import Pickled
 from rollferry.layouts.tree.jagged import Jagged
 from rollferry.layouts.tree.objects import Objects
 from rollferry.layouts.tree.record import is_plain_key
-from rollferry.layouts.tree.shared import Shared
 from rollferry.schema import FieldSchema, Schema
 
 __all__ = ["EncodedBatch", "encode_batch", "may_have_rows"]
@@ -140,8 +141,6 @@ def encode_field(
     if hint is None or (hint.layout is None and hint.nullable):
         return encoder.field(value, batch, repeated=repeated)
     check_field(key, value, hint)
-    if hint.layout is None:
-        return encoder.field(value, batch, repeated=repeated)
     if hint.layout == "pickled":
         form = FORMS.get(type(value), "value")
         rows = [value] if form == "value" else list(value)
@@ -170,7 +169,7 @@ def count_rows(form: Form, spec: Spec, value: Any) -> int | None:
     """Give the number of rows of a field; None where it does not hold one value per sample."""
     if form != "value":
         return spec.rows
-    return row_count(value) if isinstance(spec, Dense | Objects | Jagged | Shared) else None
+    return first_axis(value) if isinstance(spec, Dense | Objects | Jagged) or is_rebuilt_first(spec) else None
 
 
 def common_rows(row_counts: Sequence[int | None]) -> int | None:
@@ -184,6 +183,7 @@ def may_have_rows(field: Field, specs: Sequence[Spec]) -> bool:
     spec = specs[field.column]
     return field.row_aligned and (
         field.form != "value"
-        or isinstance(spec, Objects | Jagged | Shared)
+        or isinstance(spec, Objects | Jagged)
+        or is_rebuilt_first(spec)
         or (isinstance(spec, Dense) and bool(spec.shape))
     )

@@ -6,10 +6,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rollferry.bundle.manifest import Field
+from rollferry.bundle.rebuild import Found, rebuild_field
 from rollferry.errors import SelectionError
 from rollferry.layouts.arrays import library_named
-from rollferry.layouts.decoder import Decoder
 from rollferry.layouts.numbers import Numbers
 from rollferry.layouts.tree.sequence import Sequence
 from rollferry.memory.leases import copy_bytes
@@ -32,15 +31,16 @@ class Filling(NamedTuple):
     result: Callable[[], Any]
 
 
-def filling(key: object, field: Field, decoder: Decoder, buffer: Any) -> Filling:
+def filling(found: Found, buffer: Any) -> Filling:
     """Check a buffer for a field. Raises SelectionError where it doesn't fit, or the field is none of arrays."""
+    (_, key), field, decoder, _ = found
     spec = decoder.specs[field.column]
     numbers = isinstance(spec, Numbers | Sequence)
     values: Any
     if isinstance(spec, Numbers):
         values, offsets = spec.array(decoder), None
     elif field.form == "value":
-        values, offsets = decoder.column(field.column)[0], None
+        values, offsets = rebuild_field(found), None
     else:
         rows = spec.packed(decoder)
         values, offsets = (None, None) if rows is None else (rows.values, rows.offsets)

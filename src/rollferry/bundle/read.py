@@ -1,50 +1,28 @@
 """Reading a bundle: manifest first, checked as a whole; then the members asked for, rebuilt field by field."""
 
-import gc
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple
-
-import numpy as np
+from typing import Any
 
 from rollferry.bundle.checksums import check_payload
 from rollferry.bundle.dataproto import join
 from rollferry.bundle.into import filling
 from rollferry.bundle.manifest import Field, Manifest
+from rollferry.bundle.rebuild import Found, lazy_field, rebuild_field, rebuilding
 from rollferry.bundle.request import Place, Request, chosen, resolve_rows
 from rollferry.bundle.select import Options, Selection
 from rollferry.bundle.stages import Stage, opened
 from rollferry.engines.base import Engine
-from rollferry.errors import BundleError, RollferryError, SelectionError
+from rollferry.errors import BundleError, SelectionError
+from rollferry.layouts.base import Int64Array
 from rollferry.layouts.decoder import Decoder
-from rollferry.layouts.lazy import LazyList, LazyRows
-from rollferry.layouts.numbers import Numbers
 from rollferry.layouts.rows import Rows
 from rollferry.refs import TransferRef
 from rollferry.timings import Stopwatch
 
-__all__ = ["PausedCollector", "packed_field", "places", "read", "rebuilding"]
+__all__ = ["places", "read"]
 
-Make = Callable[[Field, Decoder], Any]
-
-
-class Found(NamedTuple):
-    """A field whose bytes were fetched.
-
-    Parameters
-    ----------
-    place
-        Section and key.
-    field
-        Its entry in the manifest.
-    decoder
-        Rebuilds it.
-    """
-
-    place: Place
-    field: Field
-    decoder: Decoder
+Make = Callable[[Found], Any]
 
 
 def read(engine: Engine, ref: TransferRef, request: Request, watch: Stopwatch, make: Make | None = None) -> Any:
@@ -96,19 +74,22 @@ def some(
         for place, field in places(stage.manifest, selection.values):
             there[place] = selection, field
     wanted = {place: there[place] for place in chosen(request.fields, there)}
-    rows = None
+    rows: Rows | None = None
+    indices: dict[Place, Int64Array | None] = {}
     if request.rows is None:
         for selection, field in wanted.values():
             selection.whole(field.column)
     else:
-        rows = select_rows(wanted, request.rows)
+        rows, indices = select_rows(wanted, request.rows)
     decoders = {
         id(selection): selection.decoder(writable=is_writable(stage.manifest, options))
         for stage, selection in zip(stages, selections, strict=True)
     }
     watch.fetched_nbytes += sum(selection.fetched_nbytes for selection in selections)
     watch.lap("fetch")
-    return [Found(place, field, decoders[id(selection)]) for place, (selection, field) in wanted.items()], rows
+    return [
+        Found(place, field, decoders[id(selection)], indices.get(place)) for place, (selection, field) in wanted.items()
+    ], rows
 
 
 def places(manifest: Manifest, column: Callable[[int], Sequence[Any]]) -> Iterable[tuple[Place, Field]]:
@@ -122,8 +103,10 @@ def places(manifest: Manifest, column: Callable[[int], Sequence[Any]]) -> Iterab
     return found.items()
 
 
-def select_rows(fields: Mapping[Place, tuple[Selection, Field]], wanted: Any) -> Rows:
-    """Ask for rows of the row-aligned fields, and for the others as they are."""
+def select_rows(
+    fields: Mapping[Place, tuple[Selection, Field]], wanted: Any
+) -> tuple[Rows, dict[Place, Int64Array | None]]:
+    """Ask for rows of the row-aligned fields, and for the others as they are; give those to take once rebuilt, too."""
     counts = {place: selection.row_count(field) for place, (selection, field) in fields.items()}
     different = {count: place.key for place, count in counts.items() if count is not None}
     if len(different) > 1:
@@ -135,14 +118,15 @@ def select_rows(fields: Mapping[Place, tuple[Selection, Field]], wanted: Any) ->
     if not different:
         raise SelectionError("none of the fields has rows")
     rows = resolve_rows(wanted, next(iter(different)))
+    indices = {}
     for place, (selection, field) in fields.items():
         if counts[place] is None:
             selection.whole(field.column)
         elif field.form == "value":
-            selection.inner(field.column, rows)
+            indices[place] = selection.inner(field.column, rows)
         else:
             selection.rows(field.column, rows)
-    return rows
+    return rows, indices
 
 
 def is_writable(manifest: Manifest, options: Options) -> bool:
@@ -150,99 +134,9 @@ def is_writable(manifest: Manifest, options: Options) -> bool:
     return not options.readonly or any(spec.needs_writable() for spec in manifest.columns)
 
 
-@contextmanager
-def rebuilding(key: str) -> Iterator[None]:
-    """Turn what goes wrong in reading a bundle into BundleError."""
-    try:
-        yield
-    except BundleError as error:
-        raise type(error)(f"bundle {key}: {error}") from error
-    except (RollferryError, MemoryError, TimeoutError):  # a signal handler's too
-        raise
-    except ImportError as error:
-        raise BundleError(f"bundle {key} has values of a package that can't be imported here: {error}") from error
-    except Exception as error:
-        raise BundleError(f"bundle {key} can't be rebuilt: {error}") from error
-
-
-class PausedCollector:
-    """Keeps the cyclic collector from walking the containers of a growing batch again and again; it would find nothing.
-
-    A class and no generator: leaving one would make objects, and so start the collector within the call that paused it.
-    """
-
-    def __enter__(self) -> None:
-        self._enabled = gc.isenabled()
-        gc.disable()
-
-    def __exit__(self, *_: object) -> None:
-        if self._enabled:
-            gc.enable()
-
-
-def rebuild_field(field: Field, decoder: Decoder) -> Any:
-    """Rebuild the value of one field."""
-    if field.form == "array":
-        spec = decoder.specs[field.column]
-        if not isinstance(spec, Numbers):
-            raise BundleError(f"field {field.key!r} is no column of numbers")
-        return spec.array(decoder)
-    values = decoder.column(field.column)
-    if field.form == "value":
-        if len(values) != 1:
-            raise BundleError(f"field {field.key!r} has {len(values)} values, not one")
-        return values[0]
-    return tuple(values) if field.form == "tuple" else values
-
-
-def lazy_field(field: Field, decoder: Decoder, *, bundle: str) -> Any:
-    """Give the rows of one field unbuilt; its value if it has no rows."""
-    if field.form in ("array", "value"):
-        return rebuild_field(field, decoder)
-    spec = decoder.specs[field.column]
-
-    def rebuild_later() -> list[Any]:
-        with PausedCollector(), rebuilding(bundle):
-            return decoder.column(field.column)
-
-    rows = spec.lazy(decoder)
-    return LazyList(spec.rows, rebuild_later, decoder.lock) if rows is None else rows
-
-
-def packed_field(field: Field, decoder: Decoder) -> LazyRows:
-    """Give the rows of one field as values and offsets. Raises SelectionError where it has none such."""
-    if field.form == "value":
-        value = rebuild_field(field, decoder)
-        if getattr(value, "ndim", 0) > 1 and value.dtype != object:
-            count, length = value.shape[:2]
-            return LazyRows(
-                value.reshape(count * length, *value.shape[2:]), np.arange(count + 1, dtype=np.int64) * length
-            )
-        rows = None
-    else:
-        rows = decoder.specs[field.column].packed(decoder)
-    if rows is None:
-        raise SelectionError(
-            f"field {field.key!r} has no rows that could be packed: arrays of one dtype that differ in their first axis at "
-            "most, or lists of numbers of one type, without None"
-        )
-    check_offsets(rows, field.key)
-    return rows
-
-
-def check_offsets(rows: LazyRows, key: object) -> None:
-    """Raise BundleError unless offsets rise from 0 to the number of values: kernels read where they say."""
-    offsets = rows.offsets
-    if offsets[0] != 0 or offsets[-1] != len(rows.values) or (np.diff(offsets) < 0).any():
-        raise BundleError(f"the offsets of field {key!r} don't fit its values")
-
-
 def rebuild(found: Iterable[Found], make: Make, into: Mapping[Any, Any]) -> dict[Place, Any]:
     """Rebuild fields in their order; where there is a buffer for one, only check that it fits."""
-    return {
-        place: filling(place.key, field, decoder, into[place.key]) if place.key in into else make(field, decoder)
-        for place, field, decoder in found
-    }
+    return {one.place: filling(one, into[one.place.key]) if one.place.key in into else make(one) for one in found}
 
 
 def fill(values: dict[Place, Any], into: Mapping[Any, Any]) -> None:

@@ -1,6 +1,6 @@
 """Request: what a get asks of a bundle."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -45,7 +45,7 @@ class Request(NamedTuple):
         return self.fields is not None or self.rows is not None
 
 
-def chosen(fields: FieldsLike | None, there: Iterable[Place]) -> list[Place]:
+def chosen(fields: FieldsLike | None, there: Collection[Place]) -> list[Place]:
     """Give the fields asked for, by place. Raises SelectionError for one that isn't there, or is asked for twice."""
     if fields is None:
         return list(there)
@@ -53,7 +53,7 @@ def chosen(fields: FieldsLike | None, there: Iterable[Place]) -> list[Place]:
     for place in there:
         by_key.setdefault(place.key, []).append(place)
     if isinstance(fields, Mapping):
-        return of_sections(fields, by_key)
+        return of_sections(fields, there)
     if isinstance(fields, str | bytes):
         raise SelectionError(f"fields must be a list of names, such as [{fields!r:.60}]")
     wanted = list(fields)
@@ -64,17 +64,16 @@ def chosen(fields: FieldsLike | None, there: Iterable[Place]) -> list[Place]:
     return [place for name in wanted for place in by_key[name]]
 
 
-def of_sections(fields: Mapping[str, Iterable[Any] | None], by_key: Mapping[Any, Sequence[Place]]) -> list[Place]:
+def of_sections(fields: Mapping[str, Iterable[Any] | None], there: Collection[Place]) -> list[Place]:
     """Give fields by section and name; all of a section for None."""
     for section in fields:
         if section not in get_args(Section):
             raise SelectionError(f"there is no section {section!r}; there are {', '.join(get_args(Section))}")
-    places = [place for same in by_key.values() for place in same]
-    found = []
-    for section, names in fields.items():
-        of_section = {place.key: [place] for place in places if place.section == section}
-        found += chosen(names, [place for [place] in of_section.values()])
-    return found
+    return [
+        place
+        for section, names in fields.items()
+        for place in chosen(names, [place for place in there if place.section == section])
+    ]
 
 
 def check_there(name: Any, by_key: Mapping[Any, Sequence[Place]]) -> None:

@@ -13,12 +13,15 @@ from rollferry.engines.base import Bytes, Reader
 from rollferry.errors import BundleError, EngineError
 from rollferry.layouts.base import Int64Array, Spec
 from rollferry.layouts.decoder import Decoder
+from rollferry.layouts.indexed import first_axis
 from rollferry.layouts.rows import Rows
-from rollferry.layouts.tree.shared import Shared, SharedRows
+from rollferry.layouts.tree.registered import Registered
+from rollferry.layouts.tree.shared import Shared
 from rollferry.memory.leases import allocate, gather
 
-__all__ = ["Options", "Selection"]
+__all__ = ["Options", "Selection", "is_rebuilt_first"]
 
+PAIR_NBYTES = 16
 NEAR = 128  # bytes between two ranges that are fetched along over a network, for one request less
 
 
@@ -67,6 +70,7 @@ class Selection:
         self._reader = reader
         self._options = options
         self._count = len(manifest.columns)
+        self._shared = {number for spec in manifest.columns for number in spec.references()}
         # Twice: a column that others refer to, and whose owner wants other rows of it than they do, needs two numbers.
         self.specs: list[Spec] = [*manifest.columns, *manifest.columns]
         self._wanted: dict[int, Rows] = {}
@@ -89,9 +93,14 @@ class Selection:
         """Ask for rows of a column."""
         self._wanted[column] = rows
 
-    def inner(self, column: int, rows: Rows) -> None:
-        """Ask for rows along the first axis of the only value of a column."""
+    def inner(self, column: int, rows: Rows) -> Int64Array | None:
+        """Ask for rows along the first axis of the only value of a column; give those to take once it is rebuilt."""
+        # One that others refer to as a whole has to stay whole.
+        if is_rebuilt_first(self._manifest.columns[column]) or column in self._shared:
+            self.whole(column)
+            return rows.indices()
         self._inner[column] = rows
+        return None
 
     def row_count(self, field: Field) -> int | None:
         """Give the number of rows of a field; None where it doesn't hold a value per sample."""
@@ -100,14 +109,12 @@ class Selection:
             return None
         if field.form != "value":
             return spec.rows
-        return spec.inner_rows(self) if spec.rows == 1 else None
+        if spec.rows != 1:
+            return None
+        return first_axis(self.values(field.column)[0]) if is_rebuilt_first(spec) else spec.inner_rows(self)
 
     def decoder(self, *, writable: bool) -> Decoder:
         """Fetch what was asked for."""
-        if self._wanted or self._inner:
-            # What is whole may refer to columns of which others want rows, and has to be told where these are then.
-            self._wanted.update((number, Rows.span(0, self._manifest.columns[number].rows)) for number in self._whole)
-            self._whole.clear()
         # Columns come before those that ask for them, so all that is asked of one is known when its turn comes.
         for number in range(self._count - 1, -1, -1):
             self._resolve(number)
@@ -160,19 +167,14 @@ class Selection:
         for number in columns:
             self._referred.setdefault(number, []).append(pairs[pairs[:, 0] == number, 1])
 
-    def values(self, number: int, rows: Rows | None = None) -> list[Any]:
-        if rows is not None:
-            return self._values_of(number, rows)
+    def values(self, number: int) -> list[Any]:
         if number not in self._values:
-            self._values[number] = self._values_of(number, None)
+            self._values[number] = self._values_of(number)
         return self._values[number]
 
-    def _values_of(self, number: int, rows: Rows | None) -> list[Any]:
+    def _values_of(self, number: int) -> list[Any]:
         selection = Selection(self._manifest, self._reader, self._options)
-        if rows is None:
-            selection.whole(number)
-        else:
-            selection.column(number, rows)
+        selection.whole(number)
         values = selection.decoder(writable=False).column(number)
         self.fetched_nbytes += selection.fetched_nbytes
         return values
@@ -183,7 +185,9 @@ class Selection:
         if number in self._whole:
             for member in spec.members():
                 self._kept[member] = (1, Rows.span(0, self._manifest.members[member].nbytes))
-            self._whole.update(spec.children(), spec.references())
+            self._whole.update(spec.children())
+            if isinstance(spec, Shared) and spec.foreign is not None:
+                spec.refer(spec.foreign, Rows.span(0, self._manifest.members[spec.foreign].nbytes // PAIR_NBYTES), self)
             return
         referred = self._referred.get(number)
         if referred is None:
@@ -192,8 +196,7 @@ class Selection:
             elif number in self._wanted:
                 self.specs[number] = spec.select(self._wanted[number], self)
             return
-        inner = self._inner.get(number)
-        wanted = self._wanted.get(number) if inner is None else Rows.span(0, 1)
+        wanted = self._wanted.get(number)
         positions = np.unique(np.concatenate([*referred, *([] if wanted is None else [wanted.indices()])]))
         rows = Rows.at(positions)
         if not rows.fit(spec.rows):
@@ -205,15 +208,12 @@ class Selection:
             # The owner shares the objects with the others.
             chosen = wanted.indices()
             pairs = np.stack([np.full(len(chosen), home), np.searchsorted(positions, chosen)], axis=1)
-            shared = Shared(
+            self.specs[number] = Shared(
                 rows=len(chosen),
                 index=self.new_member(-1 - np.arange(len(chosen))),
                 foreign=self.new_member(pairs),
                 sources=[home],
             )
-            if inner is not None:
-                shared = SharedRows(**msgspec.structs.asdict(shared), chosen=self.new_member(inner.indices()))
-            self.specs[number] = shared
 
     def _place_references(self) -> None:
         """Say where the columns that others refer to are now."""
@@ -284,6 +284,13 @@ class Selection:
             allow_pickle=self._options.allow_pickle,
             readonly=self._options.readonly,
         )
+
+
+def is_rebuilt_first(spec: Spec) -> bool:
+    """Whether rows of the only value are taken once it is rebuilt."""
+    return isinstance(spec, Shared) or (
+        isinstance(spec, Registered) and spec.name.startswith(("torch.", "tensordict."))
+    )
 
 
 def merged(starts: Int64Array, stops: Int64Array, near: int) -> Rows:

@@ -20,6 +20,9 @@ ENGINES = {
     "inproc": "rollferry.engines.inprocess",
     "mooncake": "rollferry.engines.mooncake",
 }
+#: Class of a client that a framework has set up, as module and name -> scheme of the engine whose module has the function
+#: `adopt(client, url)`.
+ADOPTED = {("mooncake.store", "MooncakeDistributedStore"): "mooncake"}
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
@@ -57,9 +60,13 @@ Probe = Callable[[EngineURL], Finding]
 
 
 def open_engine(url: object, **options: object) -> Engine:
-    """Open the engine that a URL names, with further options. Raises EngineError where that can't be."""
-    parsed = parse_url(url, **options)
-    engine: Engine = importlib.import_module(ENGINES[parsed.scheme]).open_engine(parsed)
+    """Open the engine that a URL names, or over a client of it, with further options. Raises EngineError where that can't be."""
+    scheme = next(
+        (ADOPTED[name] for cls in type(url).__mro__ if (name := (cls.__module__, cls.__name__)) in ADOPTED), None
+    )
+    parsed = parse_url(url if scheme is None else f"{scheme}://", **options)
+    module = importlib.import_module(ENGINES[parsed.scheme])
+    engine: Engine = module.open_engine(parsed) if scheme is None else module.adopt(url, parsed)
     return engine
 
 

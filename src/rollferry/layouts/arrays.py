@@ -13,7 +13,7 @@ from rollferry.layouts.dtypes import NumpyDType
 from rollferry.layouts.lazy import LazyRows
 from rollferry.layouts.library import ArrayLibrary, ArrayRows, LossyCastError
 from rollferry.layouts.numpy_arrays import NumpyLibrary
-from rollferry.layouts.optional import load, load_if_imported
+from rollferry.layouts.optional import load
 from rollferry.layouts.rows import Rows
 from rollferry.layouts.tree.union import Union
 
@@ -222,20 +222,6 @@ def sizes_of(shapes: Int64Array) -> tuple[Int64Array, Int64Array]:
         raise BundleError("the shapes of a ragged column are no shapes")
     sizes = np.prod(shapes, axis=1)
     return sizes, np.cumsum(sizes)
-
-
-def row_count(value: Any) -> int | None:
-    """Give the length of the first axis of an array, tensor or jagged tensor; None where a value has none."""
-    if type(value) is np.ndarray:
-        return len(value) if value.ndim else None
-    module = load_if_imported("torch")
-    count: int | None = None if module is None else module.row_count(value)
-    return count
-
-
-def take_rows(value: Any, indices: Int64Array) -> Any:
-    """Give a copy of rows of what `row_count` counts them of."""
-    return value[indices] if type(value) is np.ndarray else load("torch").take_rows(value, indices)
 
 
 def library_named(name: str) -> ArrayLibrary:

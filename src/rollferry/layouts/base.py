@@ -46,14 +46,14 @@ class Taken(Protocol):
     def column(self, number: int, rows: "Rows") -> None:
         """Ask for rows of a child column."""
 
-    def inner(self, number: int, rows: "Rows") -> None:
-        """Ask for rows along the first axis of the only value of a child column."""
+    def inner(self, column: int, rows: "Rows") -> Int64Array | None:
+        """Ask for rows along the first axis of the only value of a child column; give those to take once it is rebuilt."""
 
     def refer(self, member: int, pairs: Int64Array, columns: list[int]) -> None:
         """Ask for single rows, as (column, position) pairs, of columns that others own; the member will say where they are."""
 
-    def values(self, number: int, rows: "Rows | None" = None) -> list[Any]:
-        """Rebuild a child column, or rows of it, now."""
+    def values(self, number: int) -> list[Any]:
+        """Rebuild a whole child column now."""
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_defaults=True, forbid_unknown_fields=True):

@@ -9,6 +9,7 @@ from typing import Any
 
 from rollferry.engines.mooncake.options import Options
 from rollferry.engines.mooncake.pool import Borrowed, Pool
+from rollferry.engines.mooncake.statuses import EXISTS, FULL, INVALID, MISSING, OVER_QUOTA, PASSING, STATUS, failure
 from rollferry.engines.mooncake.surroundings import (
     OWN_BUFFER,
     ask,
@@ -20,32 +21,8 @@ from rollferry.engines.mooncake.surroundings import (
 )
 from rollferry.errors import BundleError, EngineError, EngineFullError, FerryClosedError
 
-__all__ = ["MISSING", "Client", "connect"]
+__all__ = ["Client", "connect"]
 
-FULL, INVALID, MISSING, EXISTS, OVER_QUOTA = -200, -600, -704, -705, -1700
-STATUS = {
-    -1: "internal error",
-    -101: "the segment is gone",
-    FULL: "no room",
-    -500: "the write failed",
-    INVALID: "invalid parameters",
-    -601: "the client is unknown to the master",
-    -700: "invalid write",
-    -701: "invalid read",
-    -702: "the replica is invalid",
-    -703: "the replica is not ready: its writer is at work, or died",
-    MISSING: "there is no such object",
-    EXISTS: "the object exists already",
-    -706: "the object is being read",
-    -707: "the lease expired",
-    -708: "the object is being replicated",
-    -800: "the transfer failed: the process that lends the memory is gone, or the network is down",
-    -900: "the master can't be reached",
-    -901: "the master gave no answer in time",
-    -1010: "the master isn't ready",
-    OVER_QUOTA: "the tenant's quota is used up",
-}
-PASSING = frozenset({-703, -707, -800})  # what may be over the next time
 AT_ONCE = 32  # objects in one call: each may take a connection
 PAUSES = (0.05, 0.2, 0.5)  # seconds before each further attempt
 CLOSE_SECONDS = 0.002  # between looks whether calls are over
@@ -60,38 +37,21 @@ class Client:
     ----------
     options
         Which master, and how.
+    store
+        A store that a framework has set up, to be used and never closed; by default the client has one of its own.
     """
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, store: Any = None) -> None:
         self.options = options
         self.users = 0
         module = load_module()
-        hostname = check_surroundings(options)
-        limit_waits(options.timeout)
         self._pid = os.getpid()
         self.working: dict[object, None] = {}  # whoever is at work
         self._unremoved: dict[str, None] = {}
         self.closed = False
         self._gone = False  # Mooncake's own part
-        self.store: Any = module.MooncakeDistributedStore()
-        config = {
-            "local_hostname": hostname,
-            "metadata_server": options.metadata,
-            "global_segment_size": str(options.segment),
-            "local_buffer_size": str(OWN_BUFFER),
-            "protocol": options.protocol,
-            "rdma_devices": options.device,
-            "master_server_addr": options.master,
-            "tenant_id": options.tenant,
-        }
-        status = self.store.setup(config)
-        if status != 0:
-            self.store.close()
-            raise EngineError(
-                f"Mooncake's client can't be set up (status {status}) with {options.protocol}, a segment of "
-                f"{options.segment:,} bytes; {available_nbytes():,} bytes of memory are available. The lines that it logged "
-                f"say why: too large a ?segment=, an address that can't be used, or memory that can't be locked"
-            )
+        self._adopted = store is not None
+        self.store: Any = set_up(module, options) if store is None else store
         self.replication: Any = module.ReplicateConfig()
         self.replication.replica_num = options.replicas
         self.replication.with_hard_pin = True
@@ -267,7 +227,8 @@ class Client:
                 time.sleep(CLOSE_SECONDS)
             self.pool.close()
             self._gone = True
-            self.store.close()
+            if not self._adopted:
+                self.store.close()
         finally:
             with CHANGED:
                 if CLIENTS.get(self.options) is self:
@@ -300,6 +261,32 @@ class Client:
     def _unregister(self, address: int) -> None:
         if not self._gone:  # what results hold may come back later
             self.store.unregister_buffer(address)
+
+
+def set_up(module: Any, options: Options) -> Any:
+    """Make a store. Raises EngineError where that can't be."""
+    hostname = check_surroundings(options)
+    limit_waits(options.timeout)
+    store = module.MooncakeDistributedStore()
+    config = {
+        "local_hostname": hostname,
+        "metadata_server": options.metadata,
+        "global_segment_size": str(options.segment),
+        "local_buffer_size": str(OWN_BUFFER),
+        "protocol": options.protocol,
+        "rdma_devices": options.device,
+        "master_server_addr": options.master,
+        "tenant_id": options.tenant,
+    }
+    status = store.setup(config)
+    if status != 0:
+        store.close()
+        raise EngineError(
+            f"Mooncake's client can't be set up (status {status}) with {options.protocol}, a segment of "
+            f"{options.segment:,} bytes; {available_nbytes():,} bytes of memory are available. The lines that it logged "
+            f"say why: too large a ?segment=, an address that can't be used, or memory that can't be locked"
+        )
+    return store
 
 
 class AtWork:
@@ -353,15 +340,15 @@ CHANGED = threading.Condition(threading.Lock())  # CLIENTS, or the users of one
 LEAKED: list[Any] = []
 
 
-def connect(options: Options) -> Client:
-    """Give the process's client of these options, set up if it is the first; it has one user more."""
+def connect(options: Options, store: Any = None) -> Client:
+    """Give the process's client of these options, made over a given store or its own if it is the first; it has one user more."""
     if LEAKED:
         raise forked()
     with CHANGED:
         CHANGED.wait_for(lambda: options not in CLIENTS or CLIENTS[options].users)  # one without is being closed
         client = CLIENTS.get(options)
         if client is None:
-            client = CLIENTS[options] = Client(options)
+            client = CLIENTS[options] = Client(options, store)
         client.users += 1
         return client
 
@@ -385,8 +372,3 @@ def forked() -> EngineError:
         "mooncake:// can't be used in the child of a fork, as Mooncake's threads are not there: start the process with "
         "multiprocessing's 'spawn', or connect after the fork only"
     )
-
-
-def failure(status: int, what: str) -> EngineError:
-    """Make the error of a status code."""
-    return EngineError(f"{what}: {STATUS.get(status, 'an unknown error')} (Mooncake status {status})")

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rollferry.engines.registry import EngineURL, parse_size
 from rollferry.errors import EngineError
 
-__all__ = ["Options", "options_of"]
+__all__ = ["ADOPTED", "Options", "options_of"]
 
 #: Option -> environment variable that Mooncake itself reads it from (or None), and default.
 OPTIONS: dict[str, tuple[str | None, str]] = {
@@ -22,6 +22,7 @@ OPTIONS: dict[str, tuple[str | None, str]] = {
     "metrics": (None, "9003"),
     "timeout": (None, "20"),
 }
+ADOPTED = ("buffer", "chunk", "replicas", "metrics")  # what can be chosen for a store that is set up
 PROTOCOLS = ("tcp", "rdma")
 MIN_CHUNK = 4096
 MIN_SEGMENT = 16 << 20  # Mooncake's own unit
@@ -54,6 +55,8 @@ class Options(NamedTuple):
         Port of the master's HTTP server, which `list` and `usage` ask.
     timeout
         Seconds to wait for an answer of the master, and for any progress of a transfer.
+    adopted
+        Identity of the store that a framework has set up and this process uses; 0 for a store of its own.
     """
 
     host: str
@@ -69,6 +72,7 @@ class Options(NamedTuple):
     tenant: str
     metrics: int
     timeout: int
+    adopted: int
 
     @property
     def master(self) -> str:
@@ -76,15 +80,17 @@ class Options(NamedTuple):
         return f"{self.host}:{self.port}"
 
 
-def options_of(url: EngineURL) -> Options:
-    """Read the options of a URL. Raises EngineError where one makes no sense."""
-    url.check_options(*OPTIONS)
+def options_of(url: EngineURL, adopted: int = 0) -> Options:
+    """Read the options of a URL, perhaps for the store of that identity. Raises EngineError where one makes no sense."""
+    url.check_options(*(ADOPTED if adopted else OPTIONS))
     if url.path.strip("/"):
         raise EngineError(f"mooncake:// has no paths, so {url.path!r} can't follow the address of the master")
     values = {name: chosen(url, name, *source) for name, source in OPTIONS.items()}
     address = url.host or os.environ.get("MOONCAKE_MASTER", "")
     host, _, port = address.rpartition(":")
-    if not host:
+    if adopted and not (host and port.isdigit()):
+        host, port = "", "0"  # only the master's HTTP server is asked by its address
+    elif not host:
         raise EngineError(
             f"the {'port' if address else 'address'} of the master is missing: connect('mooncake://{address or 'HOST'}:PORT'), or "
             "set MOONCAKE_MASTER=HOST:PORT; 'mooncake_master --rpc_port PORT' starts one"
@@ -114,6 +120,7 @@ def options_of(url: EngineURL) -> Options:
         tenant=values["tenant"],
         metrics=number(values, "metrics"),
         timeout=timeout,
+        adopted=adopted,
     )
 
 

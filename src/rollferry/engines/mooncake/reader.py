@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from rollferry.engines.mooncake.client import MISSING, Client
+from rollferry.engines.mooncake.client import Client
 from rollferry.engines.mooncake.frame import HEADER_NBYTES, Frame, chunk_key, root_key
 from rollferry.engines.mooncake.pool import Region
+from rollferry.engines.mooncake.statuses import MISSING
 from rollferry.errors import BundleError, BundleNotFoundError
 from rollferry.memory.leases import Bytes
 

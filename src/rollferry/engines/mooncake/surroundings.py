@@ -157,6 +157,10 @@ def limit_waits(seconds: int) -> None:
 
 def ask(options: Options, path: str, seconds: float = HTTP_SECONDS) -> str:
     """Give a page of the master's HTTP server. Raises OSError where there is none."""
+    if not options.host:
+        raise OSError(
+            "a store that was set up by others doesn't tell the master's address; set MOONCAKE_MASTER=HOST:PORT"
+        )
     url = f"http://{options.host}:{options.metrics}/{path}"
     try:
         with urllib.request.urlopen(url, timeout=seconds) as reply:

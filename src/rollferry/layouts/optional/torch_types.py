@@ -252,22 +252,13 @@ def take(values: torch.Tensor, indices: Int64Array, axis: int) -> torch.Tensor:
     return values.index_select(axis, torch.from_numpy(indices))
 
 
-def take_rows(value: Any, indices: Int64Array) -> torch.Tensor:
-    """Give a copy of rows of a tensor, or of components of a jagged one."""
-    if value.layout != torch.jagged:
-        return take(value, indices, 0)
+def take_components(value: Any, indices: Int64Array) -> torch.Tensor:
+    """Give a copy of components of a jagged nested tensor."""
     axis = value._ragged_idx  # noqa: SLF001  # torch has no other way
     spans = jagged_spans(value.offsets(), value.lengths())[indices]
     offsets = np.zeros(len(indices) + 1, np.int64)
     np.cumsum(spans[:, 1] - spans[:, 0], out=offsets[1:])
     return jagged_of(take(value.values(), Rows(spans[:, 0], spans[:, 1]).joined().indices(), axis - 1), offsets, axis)
-
-
-def row_count(value: Any) -> int | None:
-    """Give the number of rows of a tensor, or of components of a jagged one; None for anything else."""
-    if type(value) is torch.Tensor and not value.is_nested:
-        return len(value) if value.dim() else None
-    return int(value.size(0)) if is_jagged(type(value)) else None
 
 
 def is_jagged(cls: type) -> bool:

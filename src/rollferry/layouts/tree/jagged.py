@@ -67,11 +67,11 @@ class Jagged(Spec, frozen=True, tag="jagged"):
         items = Rows(starts, stops).joined()
         offsets = np.zeros(len(chosen) + 1, np.int64)
         np.cumsum(stops - starts, out=offsets[1:])
-        cut = axis == 1
-        if cut:
-            taken.inner(self.values, items)
+        if axis == 1:
+            later = taken.inner(self.values, items)
         else:  # the components lie side by side, so that all of them are fetched
             taken.column(self.values, Rows.span(0, 1))
+            later = items.indices()
         return JaggedRows(
             rows=1,
             values=self.values,
@@ -80,7 +80,7 @@ class Jagged(Spec, frozen=True, tag="jagged"):
             axes=self.axes,
             axis=axis,
             bounds=taken.new_member(offsets),
-            items=None if cut else taken.new_member(items.indices()),
+            later=None if later is None else taken.new_member(later),
         )
 
     def _spans(self, taken: Taken) -> tuple[Any, int]:
@@ -118,18 +118,18 @@ class JaggedRows(Jagged, frozen=True, tag="jagged_rows", kw_only=True):
         Its ragged dimension.
     bounds
         Member of its offsets.
-    items
-        Member of the numbers of the items to take along the ragged dimension; None where others were not fetched.
+    later
+        Member of the numbers of the items to take along the ragged dimension; None where no others were fetched.
     """
 
     axis: int
     bounds: int
-    items: int | None = None
+    later: int | None = None
 
     def decode(self, source: "Decoder") -> list[Any]:
         [values] = source.column(self.values)
         torch_types = load("torch")
         bounds = source.bytes(self.bounds).view(np.int64)
-        if self.items is not None:
-            values = torch_types.take(values, source.bytes(self.items).view(np.int64), self.axis - 1)
+        if self.later is not None:
+            values = torch_types.take(values, source.bytes(self.later).view(np.int64), self.axis - 1)
         return [torch_types.jagged_of(values, bounds, self.axis)]

@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from rollferry.errors import BundleError
-from rollferry.layouts.arrays import ArraySpec, row_count, take_rows
+from rollferry.layouts.arrays import ArraySpec
 from rollferry.layouts.base import Spec, Taken
 from rollferry.layouts.lazy import LazyRows
 from rollferry.layouts.rows import Rows
@@ -15,7 +15,7 @@ from rollferry.layouts.rows import Rows
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
 
-__all__ = ["Shared", "SharedRows"]
+__all__ = ["Shared"]
 
 
 class Shared(Spec, frozen=True, tag="shared"):
@@ -83,31 +83,17 @@ class Shared(Spec, frozen=True, tag="shared"):
         if self.own is not None:
             taken.column(self.own, Rows.at(own))
         if self.foreign is not None:
-            pairs = taken.read(self.foreign, np.dtype((np.int64, 2)), Rows.at(foreign))
-            if not set(pairs[:, 0].tolist()) <= set(self.sources):
-                raise BundleError("a shared value refers to nothing")
-            taken.refer(self.foreign, pairs, self.sources)
+            self.refer(self.foreign, Rows.at(foreign), taken)
         index[index >= 0], index[index < 0] = own_index, -1 - foreign_index
         taken.store(self.index, index)
         return msgspec.structs.replace(self, rows=rows.count)
 
-    def inner_rows(self, taken: Taken) -> int | None:
-        return row_count(self._only_value(taken))
-
-    def select_inner(self, rows: Rows, taken: Taken) -> "SharedRows":
-        # Others may have the object as it is, so all of it is fetched.
-        whole = msgspec.structs.asdict(self.select(Rows.span(0, 1), taken))
-        return SharedRows(**whole, chosen=taken.new_member(rows.indices()))
-
-    def _only_value(self, taken: Taken) -> Any:
-        index = int(taken.read(self.index, np.dtype(np.int64), Rows.span(0, 1))[0])
-        column, position = self.own, index
-        if index < 0 and self.foreign is not None:
-            pairs = taken.read(self.foreign, np.dtype((np.int64, 2)), Rows.at([-1 - index]))
-            column, position = pairs[0].tolist()
-        if column is None or (index < 0 and column not in self.sources):
+    def refer(self, foreign: int, rows: Rows, taken: Taken) -> None:
+        """Ask for what some of the pairs refer to."""
+        pairs = taken.read(foreign, np.dtype((np.int64, 2)), rows)
+        if not set(pairs[:, 0].tolist()) <= set(self.sources):
             raise BundleError("a shared value refers to nothing")
-        return taken.values(column, Rows.at([position]))[0]
+        taken.refer(foreign, pairs, self.sources)
 
     def decode(self, source: "Decoder") -> list[Any]:
         index = source.array(self.index, np.dtype(np.int64), self.rows)
@@ -121,25 +107,6 @@ class Shared(Spec, frozen=True, tag="shared"):
         if self.rows and (where.min() < 0 or where.max() >= len(objects) or index.max() >= own):
             raise BundleError("a shared value refers to nothing")
         return [objects[i] for i in where.tolist()]
-
-
-class SharedRows(Shared, frozen=True, tag="shared_rows", kw_only=True):
-    """Some rows of an array that occurs more than once; only made for a get, never stored.
-
-    Parameters
-    ----------
-    chosen
-        int64 member of their numbers.
-    """
-
-    chosen: int
-
-    def decode(self, source: "Decoder") -> list[Any]:
-        [value] = super().decode(source)
-        rows = take_rows(value, source.bytes(self.chosen).view(np.int64))
-        if source.readonly and isinstance(rows, np.ndarray):
-            rows.flags.writeable = False
-        return [rows]
 
 
 def pick(columns: dict[int, list[Any]], column: int, position: int) -> Any:
