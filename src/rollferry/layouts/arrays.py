@@ -29,8 +29,6 @@ __all__ = [
     "Ragged",
     "encode_arrays",
     "library_named",
-    "row_count",
-    "take_rows",
 ]
 
 MAX_SIDE = 1 << 50  # of dimensions of arrays without elements; others are bounded by memory

@@ -239,7 +239,8 @@ def check_indices(part: Any) -> Int64Array:
         or part.dim() != 1
     ):
         raise ValueError("offsets and lengths of a jagged tensor are one-dimensional int tensors")
-    return part.numpy().astype(np.int64)
+    indices: Int64Array = part.numpy().astype(np.int64)
+    return indices
 
 
 def jagged_of(values: Any, offsets: Int64Array, axis: int) -> torch.Tensor:
