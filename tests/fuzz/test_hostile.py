@@ -136,7 +136,10 @@ class Hunter:
         verify: Any = "auto" if intact is None else "full"
         lazy, readonly = rng.random() < 0.3, rng.random() < 0.3
         try:
-            batch = self.ferry.get(ref.to_json(), verify=verify, lazy=lazy and intact is None, readonly=readonly)
+            if intact is None and rng.random() < 0.5:
+                batch = self.read_some(rng, ref, lazy=lazy, readonly=readonly)
+            else:
+                batch = self.ferry.get(ref.to_json(), verify=verify, lazy=lazy and intact is None, readonly=readonly)
         except (rollferry.RollferryError, MemoryError) as error:
             return type(error).__name__
         if intact is not None:
@@ -144,6 +147,19 @@ class Hunter:
             assert not wrong, f"damage went unnoticed: {wrong[:3]}"
         touch(batch)
         return "read"
+
+    def read_some(self, rng: Random, ref: rollferry.TransferRef, *, lazy: bool, readonly: bool) -> Any:
+        """Read some rows, or one field in a form for training."""
+        rows: Any = rng.choice(
+            [None, [0], [], slice(1, 3), slice(None, None, -2), [1, 1, 0], [-1], slice(None), [True, False]]
+        )
+        everything = self.ferry.get(ref, rows=rows, lazy=lazy, readonly=readonly)
+        names = list(everything)
+        if names and rng.random() < 0.5:
+            name = rng.choice(names)
+            call = rng.choice([self.ferry.packed, self.ferry.padded])
+            return {"field": everything, "form": tuple(call(ref, name, rows=rows))}
+        return self.ferry.get(ref, fields=rng.sample(names, rng.randint(0, len(names))), rows=rows)
 
 
 def touch(batch: Any) -> None:

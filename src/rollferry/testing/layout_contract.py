@@ -1,6 +1,6 @@
 """What every kind of column must do, as a pytest class to inherit from; `contracts` has it too."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any, ClassVar
 
@@ -8,14 +8,18 @@ import numpy as np
 import pytest
 
 from rollferry.bundle.manifest import Field, Manifest, dump, load
+from rollferry.bundle.select import Options, Selection
 from rollferry.engines.base import Bytes
 from rollferry.layouts.base import Spec
 from rollferry.layouts.decoder import Decoder
 from rollferry.layouts.encoder import Encoder
-from rollferry.memory.plan import CopyPlan
+from rollferry.layouts.rows import Rows
+from rollferry.memory.plan import CopyPlan, Member
 from rollferry.testing.equality import assert_same
 
 __all__ = ["LayoutContract"]
+
+MANY = 100  # columns, for all of which every damaged member would be read again
 
 
 class Encoded:
@@ -43,6 +47,44 @@ class Encoded:
         for number, spec in enumerate(self.specs):
             assert len(decoder.column(number)) == spec.rows
         return decoder.column(self.root)
+
+    def rows(self, rows: Rows, members: list[Bytes] | None = None) -> list[Any]:
+        """Rebuild some rows of the column, from other members where they are given."""
+        found = [self.member(number) for number in range(len(self.plan.members))] if members is None else members
+        selection = Selection(self.manifest, MemoryReader(self.plan.members, found), Options(self.allow_pickle))
+        selection.rows(self.root, rows)
+        return selection.decoder(writable=True).column(self.root)
+
+    @property
+    def manifest(self) -> Manifest:
+        """A manifest with the column as its only field."""
+        return Manifest(
+            id="0" * 32,
+            type="dict",
+            fields=[Field(key="field", form="list", column=self.root)],
+            columns=self.specs,  # type: ignore[arg-type]  # list is invariant
+            members=self.plan.members,
+            payload_nbytes=self.plan.nbytes,
+        )
+
+
+class MemoryReader:
+    """Members in memory, as an engine's reader gives them. What a damaged one lacks reads as zeros."""
+
+    def __init__(self, places: Sequence[Member], members: Sequence[Bytes]) -> None:
+        self.manifest = b""
+        self.payload_nbytes = max([place.offset + place.nbytes for place in places], default=0)
+        self._payload = np.zeros(self.payload_nbytes, np.uint8)
+        for place, member in zip(places, members, strict=True):
+            kept = member[: place.nbytes]
+            self._payload[place.offset : place.offset + len(kept)] = kept
+
+    def fetch(self, ranges: Sequence[tuple[int, int]], *, writable: bool = True) -> list[Bytes]:  # noqa: ARG002
+        """Give copies of ranges."""
+        return [self._payload[offset : offset + nbytes].copy() for offset, nbytes in ranges]
+
+    def close(self) -> None:
+        """Do nothing."""
 
 
 class LayoutContract:
@@ -81,6 +123,14 @@ class LayoutContract:
             assert_same(column.decode(), values)
             assert_same(column.decode(readonly=True), values)
 
+    def test_some_rows_come_back(self, encoded: list[Encoded]) -> None:
+        """Rows that are selected, in any order and more than once, are the same as those of the whole."""
+        for column, values in zip(encoded, self.columns(), strict=True):
+            rng = Random(len(values))  # noqa: S311  # the same rows each time
+            several = [rng.randrange(len(values)) for _ in range(7 if values else 0)]
+            for chosen in ([], range(len(values)), range(len(values) // 2), range(len(values))[::-2], several):
+                assert_same(column.rows(Rows.at(list(chosen))), [values[number] for number in chosen])
+
     def test_chunks_do_not_matter(self, encoded: list[Encoded]) -> None:
         """The payload is the same wherever it is cut."""
         for chunk in (1, 7, 64, 1000):
@@ -95,14 +145,7 @@ class LayoutContract:
             assert used == list(range(len(column.plan.members)))
             owned = sorted(number for spec in column.specs for number in spec.children())
             assert sorted([*owned, column.root]) == list(range(len(column.specs)))
-            manifest = Manifest(
-                id="0" * 32,
-                type="dict",
-                fields=[Field(key="field", form="list", column=column.root)],
-                columns=column.specs,  # type: ignore[arg-type]  # list is invariant
-                members=column.plan.members,
-                payload_nbytes=column.plan.nbytes,
-            )
+            manifest = column.manifest
             assert load(dump(manifest)[0], column.plan.nbytes)[0] == manifest
 
     def test_damaged_members_are_refused_or_read(self, encoded: list[Encoded]) -> None:
@@ -119,13 +162,21 @@ class LayoutContract:
     @staticmethod
     def check_damaged(column: Encoded, members: list[Bytes]) -> None:
         """Decode damaged members."""
-        try:
-            values = column.decode(members)
-        except MemoryError:
-            raise
-        except Exception:  # noqa: BLE001  # `read` makes a BundleError of any
-            return
-        assert len(values) == column.specs[column.root].rows
+        rows = column.specs[column.root].rows
+        check_length(lambda: column.decode(members), rows)
+        if len(column.specs) < MANY:
+            check_length(lambda: column.rows(Rows.span(0, rows // 2), members), rows // 2)
+
+
+def check_length(rebuild: Callable[[], list[Any]], rows: int) -> None:
+    """Rebuild damaged members: an ordinary exception, or as many values as before."""
+    try:
+        values = rebuild()
+    except MemoryError:
+        raise
+    except Exception:  # noqa: BLE001  # `read` makes a BundleError of any
+        return
+    assert len(values) == rows
 
 
 def damages(member: Bytes, rng: Random) -> Iterator[Bytes]:
