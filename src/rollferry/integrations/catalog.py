@@ -309,7 +309,7 @@ class ActorCatalog:
 
     @classmethod
     def create(cls, name: str = "rollferry_catalog", namespace: str | None = None) -> Self:
-        """Start the actor, in the controller. It ends with the process that starts it. Raises ValueError if there is one."""
+        """Start the actor, in the controller; it lasts as long as the result does. Raises ValueError if there is one."""
         import ray  # heavy
 
         actor = ray.remote(Catalog).options(name=name, namespace=namespace, num_cpus=0).remote()

@@ -66,14 +66,6 @@ class KeyValueClient:
         self.catalog = catalog
         self._meta_cls = meta_cls
 
-    def init(self, conf: Any = None) -> Any:
-        """Do nothing: the client is ready. Here because verl calls it."""
-        return conf
-
-    def close(self) -> None:
-        """Let go of the engine. What was put stays; see `Catalog.refs`."""
-        self.ferry.close()
-
     def kv_put(
         self,
         key: str,

@@ -14,6 +14,7 @@ from rollferry.layouts.arrays import LIBRARIES, encode_arrays
 from rollferry.layouts.base import Int64Array, Spec
 from rollferry.layouts.choose import Handler
 from rollferry.layouts.dtypes import NumpyDType
+from rollferry.layouts.lazy import LazyRows
 from rollferry.layouts.library import ArrayRows, LossyCastError, StridedSource
 from rollferry.layouts.rows import Rows
 from rollferry.layouts.tree.jagged import Jagged
@@ -260,6 +261,16 @@ def take_components(value: Any, indices: Int64Array) -> torch.Tensor:
     offsets = np.zeros(len(indices) + 1, np.int64)
     np.cumsum(spans[:, 1] - spans[:, 0], out=offsets[1:])
     return jagged_of(take(value.values(), Rows(spans[:, 0], spans[:, 1]).joined().indices(), axis - 1), offsets, axis)
+
+
+def packed_components(value: Any) -> LazyRows | None:
+    """Give the components of a nested tensor as values and offsets; None where they differ in another dimension."""
+    if value.layout != torch.jagged or value._ragged_idx != 1:  # noqa: SLF001  # likewise
+        return None
+    offsets = value.offsets().numpy().astype(np.int64)
+    if value.lengths() is not None or offsets[0] != 0 or offsets[-1] != len(value.values()):
+        return packed_components(take_components(value, np.arange(len(offsets) - 1)))
+    return LazyRows(value.values(), offsets)
 
 
 def is_jagged(cls: type) -> bool:

@@ -8,7 +8,6 @@ import numpy as np
 
 from rollferry.errors import BundleError
 from rollferry.layouts.base import Spec, Taken
-from rollferry.layouts.lazy import LazyRows
 from rollferry.layouts.optional import load
 from rollferry.layouts.rows import Rows
 
@@ -98,12 +97,6 @@ class Jagged(Spec, frozen=True, tag="jagged"):
         parts = [source.column(number) for number in self.children()]
         decode = load("torch").decode_jagged
         return [decode(part) for part in zip(*parts, strict=True)]
-
-    def packed(self, source: "Decoder") -> LazyRows | None:
-        values = self.decode(source)
-        if len(values) != 1 or values[0].lengths() is not None or values[0]._ragged_idx != 1:  # noqa: SLF001
-            return None
-        return LazyRows(values[0].values(), values[0].offsets().numpy().astype(np.int64))
 
     def dtype_name(self) -> str:
         return "torch.jagged"
