@@ -33,6 +33,7 @@ from rollferry.errors import (
     RollferryWarning,
     SchemaError,
     SelectionError,
+    StaleRolloutError,
     UnsupportedValueError,
 )
 from rollferry.explain import Explanation, FieldReport
@@ -66,6 +67,7 @@ __all__ = [
     "Schema",
     "SchemaError",
     "SelectionError",
+    "StaleRolloutError",
     "Timing",
     "TransferRef",
     "UnsupportedValueError",

@@ -18,7 +18,7 @@ from rollferry.bundle.request import FieldsLike, Request, RowsLike, Verify
 from rollferry.bundle.stages import remove_stages
 from rollferry.engines.base import Engine, Usage
 from rollferry.engines.registry import open_engine
-from rollferry.errors import FerryClosedError, RefError, SchemaError
+from rollferry.errors import FerryClosedError, RefError, SchemaError, StaleRolloutError
 from rollferry.explain import Explanation, explain, infer_schema
 from rollferry.packed import Library, Packed, Side, nested, packed, padded
 from rollferry.refs import ID_PATTERN, NAMESPACE_PATTERN, TransferRef, as_ref, check_metadata
@@ -115,6 +115,7 @@ class Ferry:
         type: BatchType = "dict",
         schema: SchemaLike | None = None,
         metadata: dict[str, Any] | None = None,
+        policy_version: int | None = None,
     ) -> TransferRef:
         """Store a batch; when this returns it is complete and visible to every reader.
 
@@ -133,6 +134,8 @@ class Ferry:
             Instructions for fields, before those of the Ferry. Names are those of fields in any section.
         metadata
             JSON-safe values to travel in the reference.
+        policy_version
+            Version of the policy that generated the batch, to travel in the reference: see `max_lag` of `get`.
 
         Returns
         -------
@@ -152,10 +155,19 @@ class Ferry:
         """
         engine = self._open_engine(type)
         own = None if metadata is None else check_metadata(metadata)
+        check_version(policy_version, "policy_version")
         watch = Stopwatch()
         encoded = encode_batch(batch, self._schema_for(schema), allow_pickle=self._allow_pickle, kind=type)
         watch.lap("choose")
-        ref = publish(engine, encoded, namespace=self._namespace, checksum=self._checksum, metadata=own, watch=watch)
+        ref = publish(
+            engine,
+            encoded,
+            namespace=self._namespace,
+            checksum=self._checksum,
+            metadata=own,
+            watch=watch,
+            policy_version=policy_version,
+        )
         self._note("put", ref, watch)
         return ref
 
@@ -227,6 +239,8 @@ class Ferry:
         rows: RowsLike | None = None,
         into: Mapping[Any, Any] | None = None,
         data_cls: Callable[..., Any] | None = None,
+        max_lag: int | None = None,
+        current_version: int | None = None,
         readonly: bool = False,
         lazy: bool = False,
         verify: Verify = "auto",
@@ -255,6 +269,8 @@ class Ferry:
             numbers also go into wider dtypes. Nothing is written unless all buffers fit.
         data_cls
             For a ``dataproto``: called with the keywords ``batch``, ``non_tensor_batch`` and ``meta_info`` to make the result.
+        max_lag, current_version
+            Both or neither: how many versions older than the current one the policy of the batch may be.
         readonly
             Whether ndarrays come back read-only. Tensors are writable in any case.
         lazy
@@ -276,6 +292,8 @@ class Ferry:
             The reference is damaged, or not of this engine.
         SelectionError
             There is no such field or row, fields differ in their number of rows, or a buffer doesn't fit.
+        StaleRolloutError
+            The batch is of an older policy than `max_lag` allows.
         BundleNotFoundError
             The bundle was removed.
         BundleError
@@ -287,6 +305,8 @@ class Ferry:
         if verify not in get_args(Verify):
             raise ValueError(f"verify must be one of {', '.join(get_args(Verify))}, not {verify!r}")
         own = self._own(ref)
+        if max_lag is not None or current_version is not None:
+            check_lag(own, max_lag, current_version)
         request = Request(type, fields, rows, into, data_cls, verify, readonly, lazy, self._allow_pickle)
         with PausedCollector():
             watch = Stopwatch()
@@ -412,16 +432,9 @@ class Ferry:
         encoded = encode_batch(batch, None, allow_pickle=self._allow_pickle)
         return infer_schema(encoded, list(batch))
 
-    async def aput(
-        self,
-        batch: Any,
-        *,
-        type: BatchType = "dict",
-        schema: SchemaLike | None = None,
-        metadata: dict[str, Any] | None = None,
-    ) -> TransferRef:
-        """Do as `put` in a thread, while the event loop runs on."""
-        return await asyncio.to_thread(self.put, batch, type=type, schema=schema, metadata=metadata)
+    async def aput(self, batch: Any, **options: Any) -> TransferRef:
+        """Do as `put`, with its options, in a thread, while the event loop runs on."""
+        return await asyncio.to_thread(self.put, batch, **options)
 
     async def aappend(self, ref: Ref, fields: Any, **options: Any) -> TransferRef:
         """Do as `append`, with its options, in a thread, while the event loop runs on."""
@@ -496,3 +509,26 @@ def as_schema(schema: SchemaLike | None) -> Schema | None:
     if isinstance(schema, Mapping):
         return Schema(schema)
     raise SchemaError(f"a Schema is needed, not {type(schema).__name__}")
+
+
+def check_version(version: object, name: str) -> None:
+    """Raise ValueError unless something is a version, or None."""
+    if version is not None and not (type(version) is int and 0 <= version < 1 << 63):
+        raise ValueError(f"{name} must be an int of 0 at least, not {version!r:.60}")
+
+
+def check_lag(ref: TransferRef, max_lag: int | None, current_version: int | None) -> None:
+    """Raise StaleRolloutError where the policy of a batch is too old."""
+    check_version(max_lag, "max_lag")
+    check_version(current_version, "current_version")
+    if max_lag is None or current_version is None:
+        raise ValueError("max_lag and current_version go together")
+    if ref.policy_version is None:
+        raise RefError(f"bad reference: that of {ref.key} has no policy version; put with policy_version=")
+    lag = current_version - ref.policy_version
+    if lag > max_lag:
+        raise StaleRolloutError(
+            f"bundle {ref.key} is of policy version {ref.policy_version}, {lag} behind {current_version}; {max_lag} is allowed",
+            lag,
+            max_lag,
+        )

@@ -22,7 +22,7 @@ MAX_STAGES = 1000
 
 
 class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
-    """Reference to one bundle, or to the newest stage of one. Immutable, hashable without metadata, picklable, and under 1 KB without metadata.
+    """Reference to one bundle, or to the newest stage of one. Immutable, picklable, and under 1 KB without metadata.
 
     Parameters
     ----------
@@ -42,6 +42,8 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
         The caller's own JSON-safe values.
     stages
         How many stages the bundle consists of: one, and one more for each time that fields were appended.
+    policy_version
+        Version of the policy that generated the batch, where the producer said.
     """
 
     id: str
@@ -52,14 +54,15 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
     digest: str
     metadata: dict[str, Any] | None = None
     stages: int = 1
+    policy_version: int | None = None
 
     def __post_init__(self) -> None:
         check_text(self.id, ID_PATTERN, "id")
         check_text(self.engine, ENGINE_PATTERN, "engine")
         check_text(self.namespace, NAMESPACE_PATTERN, "namespace")
         check_text(self.digest, ID_PATTERN, "digest")
-        for name, value in (("nbytes", self.nbytes), ("rows", self.rows)):
-            if not (type(value) is int and 0 <= value < 1 << 63) and not (name == "rows" and value is None):
+        for name, value in (("nbytes", self.nbytes), ("rows", self.rows), ("policy_version", self.policy_version)):
+            if not (type(value) is int and 0 <= value < 1 << 63) and not (name != "nbytes" and value is None):
                 refuse(f"its {name} is {value!r:.60}")
         if type(self.stages) is not int or not 1 <= self.stages <= MAX_STAGES:
             refuse(f"its stages is {self.stages!r:.60}")
@@ -89,6 +92,8 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
         }
         if self.stages > 1:
             handle["stages"] = self.stages
+        if self.policy_version is not None:
+            handle["policy_version"] = self.policy_version
         if self.metadata is not None:
             handle["metadata"] = json.loads(json.dumps(self.metadata))
         return handle
@@ -114,6 +119,7 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
             digest=handle["digest"],
             metadata=handle.get("metadata"),
             stages=handle.get("stages", 1),
+            policy_version=handle.get("policy_version"),
         )
         if handle["check"] != ref._check():
             refuse("it was changed on its way")
@@ -138,6 +144,8 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
         fixed = f"{self.engine}|{self.namespace}|{self.id}|{self.nbytes}|{self.rows}|{self.digest}"
         if self.stages > 1:
             fixed += f"|{self.stages}"
+        if self.policy_version is not None:
+            fixed += f"|policy {self.policy_version}"
         return xxhash.xxh3_64_hexdigest(fixed.encode())
 
 

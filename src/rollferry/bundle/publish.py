@@ -25,6 +25,7 @@ def publish(
     metadata: dict[str, Any] | None,
     watch: Stopwatch,
     base: TransferRef | None = None,
+    policy_version: int | None = None,
 ) -> TransferRef:
     """Store a batch in an engine, as a stage over `base` if there is one; the bundle is complete and visible when this returns, and on failure nothing is left."""
     checksum = checksum or engine.networked
@@ -70,4 +71,5 @@ def publish(
         digest=digest,
         metadata=metadata,
         stages=1 if base is None else base.stages + 1,
+        policy_version=policy_version if base is None else base.policy_version,
     )
