@@ -331,8 +331,8 @@ class Ferry:
         ref
             As for `get`.
         name
-            The field: rows of arrays of one dtype that differ in their first axis at most, lists of numbers of one type, or
-            one array of two or more dimensions.
+            The field: rows of arrays of one dtype that differ in their first axis at most, lists of numbers of one type, one
+            array of two or more dimensions, or a jagged nested tensor.
         rows
             As for `get`.
         library

@@ -13,6 +13,7 @@ from rollferry.layouts.media import Media
 from rollferry.layouts.numbers import Numbers
 from rollferry.layouts.pickled import Pickled
 from rollferry.layouts.text import Text
+from rollferry.layouts.tree.jagged import Jagged
 from rollferry.layouts.tree.null import Null
 from rollferry.layouts.tree.objects import Objects
 from rollferry.layouts.tree.record import Map, Record
@@ -160,9 +161,20 @@ class TestRegistered(LayoutContract):
 
     @staticmethod
     def columns() -> list[list[Any]]:
-        jagged = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], layout=torch.jagged)
         values = [[2**70, -(2**64)], [1j], [range(3)], [{1, "a"}], [frozenset()], [np.str_("a\0")], [torch.Size([1])]]
-        return [*values, [np.zeros(2, "V0")], [jagged], [torch.int8, torch.device("cpu")]]
+        return [*values, [np.zeros(2, "V0")], [torch.int8, torch.device("cpu")]]
+
+
+class TestJagged(LayoutContract):
+    kind = Jagged
+
+    @staticmethod
+    def columns() -> list[list[Any]]:
+        parts = [torch.ones(2), torch.ones(0), torch.ones(3)]
+        jagged = torch.nested.nested_tensor(parts, layout=torch.jagged)
+        values, offsets = torch.arange(12).reshape(2, 6), torch.tensor([0, 2, 2, 6])
+        gaps = torch.nested.nested_tensor_from_jagged(values, offsets, torch.tensor([1, 0, 3]), jagged_dim=2)
+        return [[jagged], [jagged, gaps, torch.nested.nested_tensor_from_jagged(values[0] * 2, offsets)]]
 
 
 def test_every_kind_is_tested() -> None:

@@ -88,6 +88,7 @@ class Maker:
             "media",
             "registered",
             "registered",
+            "jagged",
         ]
         kind = self.rng.choice(leaves if depth > 4 else leaves + nodes)
         build: Any = getattr(self, kind)
@@ -208,6 +209,29 @@ class Maker:
         else:
             parts = self.lists([[rng.choice((0, 1, 3, rng.choice(INTS[:20]))) for _ in range(3)] for _ in range(rows)])
         return self.add("registered", rows, name=name, parts=parts)
+
+    def jagged(self, rows: int, depth: int) -> int:
+        rng = self.rng
+        components = [self.lengths(2) for _ in range(rows)]
+        values = self.tensors([sum(sizes) for sizes in components], self.member(bytes(8 * sum(map(sum, components)))))
+        bounds = [np.cumsum([0, *sizes]).tolist() for sizes in components]
+        offsets = self.tensors([3] * rows, self.ints(sum(bounds, [])))
+        if rng.random() < 0.3:
+            lengths = self.tensors([2] * rows, self.ints(sum(components, [])))
+        else:
+            lengths = self.null(rows, depth)
+        data = self.member(bytes([rng.choice((1, 1, 1, 2))] * rows))
+        axes = self.add("numbers", rows, type="int", dtype="uint8", data=data)
+        if rng.random() < 0.2:
+            values = self.column(rows, depth)
+        return self.add("jagged", rows, values=values, offsets=offsets, lengths=lengths, axes=axes)
+
+    def tensors(self, sizes: list[int], values: int) -> int:
+        """Append a column of one-dimensional int64 tensors."""
+        common: dict[str, Any] = {"library": "torch", "dtype": "int64", "values": values}
+        if len(sizes) == 1:
+            return self.add("dense", 1, shape=sizes, **common)
+        return self.add("ragged", len(sizes), ndim=1, inner=[], offsets=self.offsets(sizes), **common)
 
     def strings(self, items: list[str], kind: str = "str") -> int:
         """Append a column of text."""

@@ -45,7 +45,7 @@ KINDS = [
     "union",
     "shared",
 ]
-KINDS += ["objects", "scalars", "registered"]
+KINDS += ["objects", "scalars", "registered", "jagged"]
 TEXTS = [*DTYPES, *BAD_DTYPES, "P", "1", "RGB", "I;16", "cpu", "cuda:99", "meta", "int32", "role", "tokens"]
 
 

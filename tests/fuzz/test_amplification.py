@@ -156,6 +156,16 @@ def jagged_offsets(maker: Maker) -> int:
     return registered(maker, "torch.jagged", maker.tuples(1, [*tensors, nothing, one_int(maker, 1)]))
 
 
+@case
+def jagged_column_offsets(maker: Maker) -> int:
+    values = {"dtype": "float32", "shape": [16], "values": maker.member(bytes(64))}
+    offsets = {"dtype": "int64", "shape": [3], "values": maker.ints([0, 1 << 28, 1 << 30])}
+    tensors = [maker.add("dense", 1, library="torch", **rest) for rest in (values, offsets)]
+    nothing = maker.add("null", 1, bitmap=maker.member(b"\0"))
+    names = ("values", "offsets", "lengths", "axes")
+    return maker.add("jagged", 1, **dict(zip(names, [*tensors, nothing, one_int(maker, 1)], strict=True)))
+
+
 def read(ferry: rollferry.Ferry, live: Path, seed: Seed, name: str) -> str:
     """Read one case, and say what came of it."""
     maker = Maker(Random(0), badness=0)

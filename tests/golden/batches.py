@@ -161,6 +161,20 @@ def tensors() -> dict[Any, Any]:
     }
 
 
+def jagged() -> dict[Any, Any]:
+    import torch
+
+    values, offsets = torch.arange(12, dtype=torch.int32), torch.tensor([0, 5, 5, 12])
+    make = torch.nested.nested_tensor_from_jagged
+    return {
+        "one": make(values, offsets),
+        "same offsets": make(values / 2, offsets),
+        "gaps": make(values, offsets, torch.tensor([2, 0, 7])),
+        "axis": make(values.reshape(2, 6), torch.tensor([0, 2, 6]), jagged_dim=2),
+        "rows": [make(values, offsets), None],
+    }
+
+
 def tensordicts() -> dict[Any, Any]:
     import torch
     from tensordict import TensorDict
@@ -209,6 +223,7 @@ CASES: dict[str, Case] = {
     "scalars": Case(scalars),
     "images": Case(images, package="PIL"),
     "tensors": Case(tensors, package="torch"),
+    "jagged": Case(jagged, package="torch"),
     "tensordicts": Case(tensordicts, package="tensordict"),
     "pickled": Case(lambda: {"fractions": [fractions.Fraction(1, 3), None]}, {"allow_pickle": True}),
     "typed": Case(typed, {"schema": SCHEMA}, typed_back),

@@ -103,6 +103,72 @@ def test_rows_of_tensors(ferry: Any, tensor: Any, data: st.DataObject) -> None:
     assert_same(result, {"dense": stacked, "rows": rows_there, "again": stacked})
 
 
+@given(tensor=strategies.nested_tensors(), axis=st.sampled_from([1, 2]), gaps=st.booleans(), data=st.data())
+def test_rows_of_jagged_tensors(ferry: Any, tensor: Any, axis: int, gaps: bool, data: st.DataObject) -> None:
+    import torch
+
+    values, offsets, lengths = tensor.values(), tensor.offsets(), None
+    count = len(offsets) - 1
+    if gaps:
+        sizes = [data.draw(st.integers(0, size)) for size in torch.diff(offsets).tolist()]
+        lengths = torch.tensor(sizes, dtype=torch.int64)
+    if axis == 2:
+        values = torch.stack([values, values.flip(0)])
+    tensor = torch.nested.nested_tensor_from_jagged(values, offsets, lengths, jagged_dim=axis)
+    rows = data.draw(wanted(count))
+    chosen = np.arange(count)[as_index(rows)].tolist()
+    # The same offsets, values, and the tensor itself occur several times.
+    dense = torch.arange(count)
+    other = torch.nested.nested_tensor_from_jagged(values * 2, offsets, lengths, jagged_dim=axis)
+    batch = {
+        "jagged": tensor,
+        "dense": dense,
+        "same offsets": other,
+        "again": tensor,
+        "whole": {"deep": [tensor, values]},
+    }
+    result = get(ferry, batch, rows=rows)
+    assert_same(result.pop("whole"), batch["whole"])
+    assert_same(result.pop("dense"), dense[chosen])
+    for name, found in result.items():
+        assert found.layout == torch.jagged
+        assert found.lengths() is None
+        assert found.size(0) == len(chosen)
+        components = batch[name].unbind()
+        assert_same(list(found.unbind()) if chosen else [], [components[number] for number in chosen])
+
+
+@given(array=strategies.arrays().filter(lambda array: array.ndim and array.dtype.itemsize), data=st.data())
+def test_rows_of_what_occurs_several_times(ferry: Any, array: Any, data: st.DataObject) -> None:
+    import torch
+
+    rows = data.draw(wanted(len(array)))
+    index = as_index(rows)
+    tensor, boxed = torch.arange(len(array)), np.empty(len(array), object)
+    boxed[:] = [[number] for number in range(len(array))]
+    fields: dict[str, Any] = {"array": array, "tensor": tensor, "boxed": boxed}
+    column = [array, tensor, boxed, "x"] * len(array)
+    fields["column"] = column[: len(array)]
+    names = data.draw(st.permutations(list(fields)))
+    batch = {name: fields[name] for name in names}
+    batch |= {f"{name} again": fields[name] for name in names}
+    batch["whole"] = {"deep": list(fields.values())}
+    options = data.draw(st.sampled_from([{}, {"readonly": True}]))
+    result = get(ferry, batch, rows=rows, **options)
+    numbers = np.arange(len(array))[index]
+    expected = {
+        name: batch["whole"]
+        if name == "whole"
+        else indexed(value, torch.from_numpy(numbers.copy()) if value is tensor else index)
+        for name, value in batch.items()
+    }
+    assert_same(result, expected)
+    if options:
+        assert not any(value.flags.writeable for value in result.values() if isinstance(value, np.ndarray))
+    else:
+        assert all(value.flags.writeable for value in result.values() if isinstance(value, np.ndarray))
+
+
 @given(batch=strategies.batches(), data=st.data())
 def test_fields(ferry: Any, batch: dict[Any, Any], data: st.DataObject) -> None:
     names = data.draw(

@@ -218,3 +218,21 @@ def test_bytes_follow_the_selection(ferry: rollferry.Ferry) -> None:
     assert ferry.timings[-1].fetched_nbytes < ref.nbytes / 50
     ferry.get(ref)
     assert ferry.timings[-1].fetched_nbytes == ref.nbytes
+
+
+@pytest.mark.parametrize("lengths", [None, [1, 0, 2]])
+@pytest.mark.parametrize("start", [0, 1])
+def test_jagged_nested_tensors(ferry: rollferry.Ferry, lengths: list[int] | None, start: int) -> None:
+    torch = pytest.importorskip("torch")
+    offsets, values = torch.tensor([start, 3, 3, 5]), torch.arange(12).reshape(6, 2)
+    sizes = None if lengths is None else torch.tensor(lengths)
+    ref = ferry.put({"x": torch.nested.nested_tensor_from_jagged(values, offsets, sizes)})
+    counts = lengths or [3 - start, 0, 2]
+    rows = [values.numpy()[place : place + count] for place, count in zip((start, 3, 3), counts, strict=True)]
+    found = ferry.packed(ref, "x")
+    assert (found.values == np.concatenate(rows)).all()
+    assert np.diff(found.cu_seqlens).tolist() == counts
+    assert (ferry.packed(ref, "x", rows=[2, 0]).values == np.concatenate([rows[2], rows[0]])).all()
+    other = torch.nested.nested_tensor_from_jagged(torch.arange(12).reshape(2, 6), offsets, jagged_dim=2)
+    with pytest.raises(SelectionError, match="'x'"):
+        ferry.packed(ferry.put({"x": other}), "x")

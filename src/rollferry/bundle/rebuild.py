@@ -15,6 +15,7 @@ from rollferry.layouts.decoder import Decoder
 from rollferry.layouts.indexed import take_rows
 from rollferry.layouts.lazy import LazyList, LazyRows
 from rollferry.layouts.numbers import Numbers
+from rollferry.layouts.optional import load
 
 __all__ = ["Found", "PausedCollector", "lazy_field", "packed_field", "rebuild_field", "rebuilding"]
 
@@ -84,7 +85,7 @@ def rebuild_field(found: Found) -> Any:
     if field.form == "value":
         if len(values) != 1:
             raise BundleError(f"field {field.key!r} has {len(values)} values, not one")
-        return values[0] if indices is None else take_rows(values[0], indices)
+        return values[0] if indices is None else take_rows(values[0], indices, readonly=decoder.readonly)
     return tuple(values) if field.form == "tuple" else values
 
 
@@ -106,16 +107,7 @@ def lazy_field(found: Found, *, bundle: str) -> Any:
 def packed_field(found: Found) -> LazyRows:
     """Give the rows of one field as values and offsets. Raises SelectionError where it has none such."""
     _, field, decoder, _ = found
-    if field.form == "value":
-        value = rebuild_field(found)
-        if getattr(value, "ndim", 0) > 1 and value.dtype != object:
-            count, length = value.shape[:2]
-            return LazyRows(
-                value.reshape(count * length, *value.shape[2:]), np.arange(count + 1, dtype=np.int64) * length
-            )
-        rows = None
-    else:
-        rows = decoder.specs[field.column].packed(decoder)
+    rows = packed_value(rebuild_field(found)) if field.form == "value" else decoder.specs[field.column].packed(decoder)
     if rows is None:
         raise SelectionError(
             f"field {field.key!r} has no rows that could be packed: arrays of one dtype that differ in their first axis at "
@@ -123,6 +115,17 @@ def packed_field(found: Found) -> LazyRows:
         )
     check_offsets(rows, field.key)
     return rows
+
+
+def packed_value(value: Any) -> LazyRows | None:
+    """Give the rows of one array, or the components of a nested tensor, as values and offsets; None for anything else."""
+    if getattr(value, "is_nested", False):
+        rows: LazyRows | None = load("torch").packed_components(value)
+        return rows
+    if getattr(value, "ndim", 0) < 2 or value.dtype == object:
+        return None
+    count, length = value.shape[:2]
+    return LazyRows(value.reshape(count * length, *value.shape[2:]), np.arange(count + 1, dtype=np.int64) * length)
 
 
 def check_offsets(rows: LazyRows, key: object) -> None:

@@ -20,7 +20,7 @@ from rollferry.layouts.tree.shared import Shared
 from rollferry.memory.leases import allocate, gather
 from rollferry.memory.pieces import merged
 
-__all__ = ["Options", "Selection"]
+__all__ = ["Options", "Selection", "is_rebuilt_first"]
 
 PAIR_NBYTES = 16
 NEAR = 128  # bytes between two ranges that are fetched along over a network, for one request less

@@ -21,7 +21,15 @@ if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
     from rollferry.layouts.encoder import Encoder
 
-__all__ = ["LIBRARIES", "NUMPY", "ArraySpec", "Dense", "Ragged", "encode_arrays", "library_named"]
+__all__ = [
+    "LIBRARIES",
+    "NUMPY",
+    "ArraySpec",
+    "Dense",
+    "Ragged",
+    "encode_arrays",
+    "library_named",
+]
 
 MAX_SIDE = 1 << 50  # of dimensions of arrays without elements; others are bounded by memory
 

@@ -46,6 +46,9 @@ class Taken(Protocol):
     def column(self, number: int, rows: "Rows") -> None:
         """Ask for rows of a child column."""
 
+    def inner(self, column: int, rows: "Rows") -> Int64Array | None:
+        """Ask for rows along the first axis of the only value of a child column; give those to take once it is rebuilt."""
+
     def refer(self, member: int, pairs: Int64Array, columns: list[int]) -> None:
         """Ask for single rows, as (column, position) pairs, of columns that others own; the member will say where they are."""
 

@@ -55,7 +55,6 @@ HANDLERS: dict[type, Handler] = {
 OBJECT_ARRAYS = Handler(ndarrays.encode_ndarrays, shares=True, nests=True)
 SCALARS = Handler(scalars.Scalars.encode)
 REGISTERED = Handler(registered.Registered.encode, nests=True)
-SHARED_REGISTERED = Handler(registered.Registered.encode, shares=True)
 PICKLED = Handler(pickled.Pickled.encode)
 
 
@@ -69,7 +68,7 @@ def handler_for(cls: type, values: list[Any], allow_pickle: bool) -> Handler:
         # Behind a first array of another dtype, object arrays are found when dtypes turn out to differ.
         return OBJECT_ARRAYS if cls is np.ndarray and values[0].dtype.hasobject else handler
     if cls in registered.BY_CLASS:
-        return SHARED_REGISTERED if registered.BY_CLASS[cls].shares else REGISTERED
+        return REGISTERED
     if issubclass(cls, np.generic) and (cls is np.record or np.dtype(cls).type is cls):
         return SCALARS
     for base in cls.__mro__:

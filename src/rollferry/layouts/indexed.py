@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from rollferry.layouts.base import Int64Array
+from rollferry.layouts.optional import load
 
 __all__ = ["first_axis", "take_rows"]
 
@@ -23,12 +24,17 @@ def first_axis(value: Any) -> int | None:
     return None
 
 
-def take_rows(value: Any, indices: Int64Array) -> Any:
-    """Give rows along the first axis, in memory of their own."""
+def take_rows(value: Any, indices: Int64Array, *, readonly: bool = False) -> Any:
+    """Give rows along the first axis, in memory of their own, which can be read-only where it is an array's."""
     if type(value) is np.ndarray:
-        return value[indices]
+        rows = value[indices]
+        rows.flags.writeable = not readonly
+        return rows
     torch = sys.modules["torch"]
     if isinstance(value, torch.Tensor) and value.is_nested:
+        if value.layout == torch.jagged:
+            taken: Any = load("torch").take_components(value, indices)
+            return taken
         rows = value.unbind()
         return torch.nested.as_nested_tensor([rows[number] for number in indices.tolist()], layout=value.layout)
     return value[torch.from_numpy(indices)]

@@ -5,6 +5,7 @@ from rollferry.layouts.media import Media
 from rollferry.layouts.numbers import Numbers
 from rollferry.layouts.pickled import Pickled
 from rollferry.layouts.text import Text
+from rollferry.layouts.tree.jagged import Jagged
 from rollferry.layouts.tree.null import Null
 from rollferry.layouts.tree.objects import Objects
 from rollferry.layouts.tree.record import Map, Record
@@ -32,4 +33,5 @@ AnySpec = (
     | Objects
     | Scalars
     | Registered
+    | Jagged
 )

@@ -2,7 +2,6 @@
 
 import math
 import warnings
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,11 @@ from rollferry.layouts.arrays import LIBRARIES, encode_arrays
 from rollferry.layouts.base import Int64Array, Spec
 from rollferry.layouts.choose import Handler
 from rollferry.layouts.dtypes import NumpyDType
+from rollferry.layouts.lazy import LazyRows
 from rollferry.layouts.library import ArrayRows, LossyCastError, StridedSource
-from rollferry.layouts.tree.registered import BY_CLASS, BY_NAME, Codec, Registered, register_builtin
+from rollferry.layouts.rows import Rows
+from rollferry.layouts.tree.jagged import Jagged
+from rollferry.layouts.tree.registered import BY_NAME, Codec, Registered, register_builtin
 from rollferry.layouts.tree.union import Union
 from rollferry.memory.plan import Source, SpanSource
 
@@ -208,49 +210,85 @@ def decode_jagged(parts: tuple[Any, ...]) -> torch.Tensor:
 
 def check_jagged(values: Any, offsets: Any, lengths: Any, axis: Any) -> None:
     """Raise ValueError unless parts make a jagged tensor; torch itself reads where its offsets say."""
-    if not all(type(part) is torch.Tensor and part.layout == torch.strided for part in (values, offsets)):
+    if type(values) is not torch.Tensor or values.layout != torch.strided:
         raise ValueError("a jagged tensor consists of tensors")
     if type(axis) is not int or not 1 <= axis <= values.dim():
         raise ValueError("the ragged dimension of a jagged tensor is none of its own")
-    starts, total = check_indices(offsets), values.size(axis - 1)
-    if lengths is None:
-        rising = starts[0] >= 0 and all(a <= b for a, b in pairwise(starts)) and starts[-1] <= total
-    else:
-        sizes = check_indices(lengths)
-        rising = len(sizes) == len(starts) - 1 and all(
-            a >= 0 and n >= 0 and a + n <= total for a, n in zip(starts, sizes, strict=False)
-        )
-        rising = rising and 0 <= starts[-1] <= total
-    if not rising:
+    spans = jagged_spans(offsets, lengths)
+    if spans.max(initial=0) > values.size(axis - 1) or int(offsets[-1]) > values.size(axis - 1):
         raise ValueError("the offsets of a jagged tensor do not fit its values")
 
 
-def check_indices(part: Any) -> list[int]:
-    """Give a one-dimensional tensor of indices as a list. Raises ValueError where it is none."""
+def jagged_spans(offsets: Any, lengths: Any) -> Int64Array:
+    """Give start and stop of each component of a jagged tensor, shape (components, 2). Raises ValueError where they fall."""
+    bounds = check_indices(offsets)
+    sizes = np.diff(bounds) if lengths is None else check_indices(lengths)
+    if bounds[-1] < 0 or len(sizes) != len(bounds) - 1 or (sizes < 0).any() or (bounds[:-1] < 0).any():
+        raise ValueError("the offsets of a jagged tensor are none")
+    spans = np.stack([bounds[:-1], bounds[:-1] + sizes], axis=1)
+    if (spans[:, 1] < spans[:, 0]).any():
+        raise ValueError("the lengths of a jagged tensor are none")
+    return spans
+
+
+def check_indices(part: Any) -> Int64Array:
+    """Give a one-dimensional tensor of indices as an array. Raises ValueError where it is none."""
     if (
         type(part) is not torch.Tensor
+        or part.layout != torch.strided
         or part.dtype not in (torch.int32, torch.int64)
         or part.dim() != 1
-        or not len(part)
     ):
         raise ValueError("offsets and lengths of a jagged tensor are one-dimensional int tensors")
-    indices: list[int] = part.tolist()
+    indices: Int64Array = part.numpy().astype(np.int64)
     return indices
+
+
+def jagged_of(values: Any, offsets: Int64Array, axis: int) -> torch.Tensor:
+    """Make a jagged nested tensor of values and offsets."""
+    return decode_jagged((values, torch.from_numpy(offsets), None, axis))
+
+
+def take(values: torch.Tensor, indices: Int64Array, axis: int) -> torch.Tensor:
+    """Give a copy of a tensor's items along an axis."""
+    return values.index_select(axis, torch.from_numpy(indices))
+
+
+def take_components(value: Any, indices: Int64Array) -> torch.Tensor:
+    """Give a copy of components of a jagged nested tensor."""
+    axis = value._ragged_idx  # noqa: SLF001  # torch has no other way
+    spans = jagged_spans(value.offsets(), value.lengths())[indices]
+    offsets = np.zeros(len(indices) + 1, np.int64)
+    np.cumsum(spans[:, 1] - spans[:, 0], out=offsets[1:])
+    return jagged_of(take(value.values(), Rows(spans[:, 0], spans[:, 1]).joined().indices(), axis - 1), offsets, axis)
+
+
+def packed_components(value: Any) -> LazyRows | None:
+    """Give the components of a nested tensor as values and offsets; None where they differ in another dimension."""
+    if value.layout != torch.jagged or value._ragged_idx != 1:  # noqa: SLF001  # likewise
+        return None
+    offsets = value.offsets().numpy().astype(np.int64)
+    if value.lengths() is not None or offsets[0] != 0 or offsets[-1] != len(value.values()):
+        return packed_components(take_components(value, np.arange(len(offsets) - 1)))
+    return LazyRows(value.values(), offsets)
+
+
+def is_jagged(cls: type) -> bool:
+    """Whether a class is that of jagged nested tensors. By name: importing it takes a second."""
+    return (cls.__module__, cls.__qualname__) == ("torch.nested._internal.nested_tensor", "NestedTensor")
 
 
 def handler(cls: type) -> Handler | None:
     """Give the handler of a class of torch's, if it has one."""
     if cls is torch.Tensor:
         return Handler(encode_tensors, shares=True)
-    # By name: importing the class takes a second.
-    if (cls.__module__, cls.__qualname__) == ("torch.nested._internal.nested_tensor", "NestedTensor"):
-        BY_CLASS[cls] = BY_NAME["torch.jagged"]
-    return None
+    return Handler(Jagged.encode, shares=True) if is_jagged(cls) else None
 
 
 TORCH = TorchLibrary()
 LIBRARIES["torch"] = TORCH
-BY_NAME["torch.jagged"] = Codec("torch.jagged", encode_jagged, decode_jagged, tuple, shares=True)
+# As earlier versions stored them.
+BY_NAME["torch.jagged"] = Codec("torch.jagged", encode_jagged, decode_jagged, tuple)
 register_builtin(torch.Size, "torch.Size", tuple, torch.Size, tuple)
 register_builtin(torch.dtype, "torch.dtype", lambda value: str(value).partition(".")[2], dtype_named, str)
 register_builtin(torch.device, "torch.device", str, torch.device, str)

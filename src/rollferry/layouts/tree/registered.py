@@ -28,15 +28,12 @@ class Codec(NamedTuple):
         One the inverse of the other.
     parts
         Exact type of what `encode` gives, checked before `decode`; None where it may be any.
-    shares
-        Whether an object that occurs several times is stored once. Not for values that may contain one another.
     """
 
     name: str
     encode: Callable[[Any], Any]
     decode: Callable[[Any], Any]
     parts: type | None = None
-    shares: bool = False
 
 
 BY_CLASS: dict[type, Codec] = {}
