@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from rollferry.bundle.publish import Terms
 from rollferry.engines.base import Bytes, Engine, Ready
 from rollferry.engines.registry import open_engine
 from rollferry.errors import BundleNotFoundError, EngineError
@@ -339,7 +340,7 @@ class EngineContract:
     def test_put_that_fails_leaves_nothing(self, engine: Engine, step: str) -> None:
         """A Ferry gives the step's error on, and everything back."""
         faulty = FaultyEngine(engine, **{step: 1})
-        ferry = Ferry(faulty, namespace="contract", schema=None, allow_pickle=False, checksum=True)
+        ferry = Ferry(faulty, Terms(namespace="contract", checksum=True))
         batch = {"rows": [np.arange(50), np.arange(1000)], "texts": ["a", "b"]}
         with pytest.raises(EngineError, match=f"{step} fails on purpose"):
             ferry.put(batch)
@@ -352,7 +353,7 @@ class EngineContract:
     def test_get_that_fails_closes_its_reader(self, engine: Engine, step: str) -> None:
         """The bundle stays, and can be read the next time."""
         faulty = FaultyEngine(engine, **{step: 1})
-        ferry = Ferry(faulty, namespace="contract", schema=None, allow_pickle=False, checksum=False)
+        ferry = Ferry(faulty, Terms(namespace="contract", checksum=False))
         ref = ferry.put({"rows": [1, 2, 3]})
         with pytest.raises(EngineError, match=f"{step} fails on purpose"):
             ferry.get(ref)
