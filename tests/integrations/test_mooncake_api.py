@@ -672,7 +672,7 @@ def test_same_code_with_both_modules(store: Any, calls: Callable[[ModuleType, An
     try:
         calls(module, transfer)
     finally:
-        if module is not theirs:  # which has no close
+        if ours:  # the other has no close
             transfer.close()
 
 
