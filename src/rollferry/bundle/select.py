@@ -14,7 +14,7 @@ from rollferry.errors import BundleError, EngineError
 from rollferry.layouts.base import Int64Array, Spec
 from rollferry.layouts.decoder import Decoder
 from rollferry.layouts.indexed import first_axis
-from rollferry.layouts.rows import Rows
+from rollferry.layouts.rows import Rows, offsets_of
 from rollferry.layouts.tree.registered import Registered
 from rollferry.layouts.tree.shared import Shared
 from rollferry.memory.leases import allocate, gather
@@ -153,9 +153,7 @@ class Selection:
         lengths = np.delete(np.diff(found), firsts[1:] - 1) if len(found) else found
         if len(found) and (lengths.min() < 0 or found.min() < 0):
             raise BundleError("offsets fall")
-        placed = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=placed[1:])
-        self.store(member, placed)
+        self.store(member, offsets_of(lengths))
         return items.joined()
 
     def column(self, number: int, rows: Rows) -> None:

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from rollferry.layouts.lazy import LazyRows
     from rollferry.layouts.rows import Rows
 
-__all__ = ["MAX_DEPTH", "MAX_NDIM", "Count", "Int64Array", "Spec", "Taken"]
+__all__ = ["MAX_DEPTH", "MAX_NDIM", "MAX_SIDE", "Count", "Int64Array", "Spec", "Taken"]
 
 MAX_NDIM = 64  # dimensions of an array, numpy's limit
+MAX_SIDE = 1 << 50  # of dimensions of arrays without elements; others are bounded by memory
 MAX_DEPTH = 100  # levels of nesting in a batch; each takes a few Python frames on both sides
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
