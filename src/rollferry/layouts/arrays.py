@@ -114,6 +114,9 @@ class Dense(ArraySpec, frozen=True, tag="dense", kw_only=True):
             offsets=offsets,
         )
 
+    def may_have_axis(self) -> bool:
+        return bool(self.shape)
+
     def inner_rows(self, taken: Taken) -> int | None:
         return self.shape[0] if self.shape else None
 

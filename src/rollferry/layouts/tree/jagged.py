@@ -56,6 +56,9 @@ class Jagged(Spec, frozen=True, tag="jagged"):
             taken.column(number, rows)
         return msgspec.structs.replace(self, rows=rows.count)
 
+    def may_have_axis(self) -> bool:
+        return True
+
     def inner_rows(self, taken: Taken) -> int | None:
         return len(self._spans(taken)[0])
 

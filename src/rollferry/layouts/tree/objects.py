@@ -59,6 +59,9 @@ class Objects(Spec, frozen=True, tag="objects"):
         taken.column(self.shapes, rows)
         return msgspec.structs.replace(self, rows=rows.count)
 
+    def may_have_axis(self) -> bool:
+        return True
+
     def inner_rows(self, taken: Taken) -> int | None:
         (shape,) = self._shapes(taken)
         return shape[0] if shape else None

@@ -86,6 +86,9 @@ class Shared(Spec, frozen=True, tag="shared"):
         taken.store(self.index, index)
         return msgspec.structs.replace(self, rows=rows.count)
 
+    def is_rebuilt_first(self) -> bool:
+        return True
+
     def refer(self, foreign: int, rows: Rows, taken: Taken) -> None:
         """Ask for what some of the pairs refer to."""
         pairs = taken.read(foreign, np.dtype((np.int64, 2)), rows)
