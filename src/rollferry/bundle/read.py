@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from rollferry.bundle.checksums import check_payload
-from rollferry.bundle.dataproto import join
+from rollferry.bundle.dataproto import SECTIONS, join
 from rollferry.bundle.into import filling
 from rollferry.bundle.manifest import Field, Manifest
 from rollferry.bundle.rebuild import Found, lazy_field, rebuild_field, rebuilding
@@ -152,7 +152,8 @@ def assemble(manifest: Manifest, values: Mapping[Place, Any], request: Request, 
     """Give fields in the form in which they were put."""
     if manifest.envelope is None or request.type is None:
         return {place.key: value for place, value in values.items()}
-    sections: dict[str, dict[Any, Any]] = {}
+    asked = SECTIONS if request.fields is None else request.fields if isinstance(request.fields, Mapping) else ()
+    sections: dict[str, dict[Any, Any]] = {section: {} for section in asked}  # a section without fields is there too
     for place, value in values.items():
         sections.setdefault(str(place.section), {})[place.key] = value
     return join(manifest.envelope, sections, request.data_cls, None if rows is None else rows.count)
