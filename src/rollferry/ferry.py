@@ -359,8 +359,10 @@ class Ferry:
         ------
         SelectionError
             The field can't be packed, or there is no such field or row. Otherwise as `get`.
+        ValueError
+            `library` is another one.
         """
-        return packed(self._packable(ref, name, rows), library)
+        return packed(self._packable(ref, name, rows, library), library)
 
     def padded(
         self,
@@ -398,14 +400,16 @@ class Ferry:
         """
         if side not in get_args(Side) or to_multiple_of < 1:
             raise ValueError("side must be right or left, and to_multiple_of at least 1")
-        found = self._packable(ref, name, rows)
+        found = self._packable(ref, name, rows, library)
         return padded(found, library, value=value, side=side, to_multiple_of=to_multiple_of)
 
     def nested(self, ref: Ref, name: Any, *, rows: RowsLike | None = None) -> Any:
         """Read one field as a jagged nested tensor of torch, over the values that `packed` gives; it raises the same."""
-        return nested(self._packable(ref, name, rows))
+        return nested(self._packable(ref, name, rows, "torch"))
 
-    def _packable(self, ref: Ref, name: Any, rows: RowsLike | None) -> Any:
+    def _packable(self, ref: Ref, name: Any, rows: RowsLike | None, library: Library) -> Any:
+        if library not in get_args(Library):
+            raise ValueError(f"library must be one of {', '.join(get_args(Library))}, not {library!r}")
         engine, own, watch = self._open_engine(), self._own(ref), Stopwatch()
         request = Request(None, fields=[name], rows=rows, allow_pickle=self._allow_pickle)
         found = read(engine, own, request, watch, make=packed_field)[name]
