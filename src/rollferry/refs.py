@@ -12,6 +12,7 @@ from rollferry.errors import RefError, StaleRolloutError
 
 __all__ = [
     "ID_PATTERN",
+    "MAX_READERS",
     "MAX_STAGES",
     "NAMESPACE_PATTERN",
     "TransferRef",
@@ -28,6 +29,7 @@ ENGINE_PATTERN = re.compile(r"[a-z][a-z0-9+]{0,15}")
 ID_PATTERN = re.compile(r"[0-9a-f]{32}")
 MAX_TEXT = 1 << 24
 MAX_STAGES = 1000
+MAX_READERS = 1 << 20
 
 
 class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +55,8 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
         How many stages the bundle consists of: one, and one more for each time that fields were appended.
     policy_version
         Version of the policy that generated the batch, where the producer said.
+    readers
+        How many readers it is for, where the producer said: the last one that is done removes it.
     """
 
     id: str
@@ -64,6 +68,7 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] | None = None
     stages: int = 1
     policy_version: int | None = None
+    readers: int | None = None
 
     def __post_init__(self) -> None:
         check_text(self.id, ID_PATTERN, "id")
@@ -73,6 +78,8 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in (("nbytes", self.nbytes), ("rows", self.rows), ("policy_version", self.policy_version)):
             if not (type(value) is int and 0 <= value < 1 << 63) and not (name != "nbytes" and value is None):
                 refuse(f"its {name} is {value!r:.60}")
+        if self.readers is not None and not (type(self.readers) is int and 1 <= self.readers <= MAX_READERS):
+            refuse(f"its readers is {self.readers!r:.60}")
         if type(self.stages) is not int or not 1 <= self.stages <= MAX_STAGES:
             refuse(f"its stages is {self.stages!r:.60}")
         if self.metadata is not None:
@@ -103,6 +110,8 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
             handle["stages"] = self.stages
         if self.policy_version is not None:
             handle["policy_version"] = self.policy_version
+        if self.readers is not None:
+            handle["readers"] = self.readers
         if self.metadata is not None:
             handle["metadata"] = json.loads(json.dumps(self.metadata))
         return handle
@@ -129,6 +138,7 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
             metadata=handle.get("metadata"),
             stages=handle.get("stages", 1),
             policy_version=handle.get("policy_version"),
+            readers=handle.get("readers"),
         )
         if handle["check"] != ref._check():
             refuse("it was changed on its way")
@@ -155,6 +165,8 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
             fixed += f"|{self.stages}"
         if self.policy_version is not None:
             fixed += f"|policy {self.policy_version}"
+        if self.readers is not None:
+            fixed += f"|readers {self.readers}"
         return xxhash.xxh3_64_hexdigest(fixed.encode())
 
 
