@@ -354,6 +354,8 @@ class Ferry:
         if verify not in get_args(Verify):
             raise ValueError(f"verify must be one of {', '.join(get_args(Verify))}, not {verify!r}")
         own = self._own(ref)
+        if data_cls is not None and type != "dataproto":
+            raise ValueError("data_cls is for type='dataproto'")
         if max_lag is not None or current_version is not None:
             check_lag(own, max_lag, current_version)
         request = Request(type, fields, rows, into, data_cls, verify, readonly, lazy, self._allow_pickle)
@@ -395,7 +397,7 @@ class Ferry:
         -------
         Packed
             (values, cu_seqlens, max_seqlen). The values are memory of the result's own lease, not copied where the rows are
-            one range; lists of Python numbers have the dtype they are stored in.
+            one range and no lists of Python numbers, which are given as int64, float64 or bool.
 
         Raises
         ------

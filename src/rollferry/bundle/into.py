@@ -27,7 +27,7 @@ def filling(found: Found, buffer: Any) -> Callable[[], Any]:
     numbers = isinstance(spec, Numbers | Sequence)
     values: Any
     if isinstance(spec, Numbers):
-        values, offsets = spec.array(decoder), None
+        values, offsets = spec.wide_array(decoder), None
     elif field.form == "value":
         values, offsets = rebuild_field(found), None
     else:
@@ -35,7 +35,7 @@ def filling(found: Found, buffer: Any) -> Callable[[], Any]:
         values, offsets = (None, None) if rows is None else (rows.values, rows.offsets)
     if not (isinstance(values, np.ndarray) or is_tensor(values)):
         raise SelectionError(f"field {key!r} can't be read into a buffer: it consists of no arrays of one dtype")
-    check(key, values, buffer, any_wider=numbers)
+    check(key, values, buffer, any_ints=numbers)
     library = library_named("torch" if is_tensor(buffer) else "numpy")
 
     def filled() -> Any:
@@ -48,8 +48,8 @@ def filling(found: Found, buffer: Any) -> Callable[[], Any]:
     return filled
 
 
-def check(key: object, values: Any, buffer: Any, *, any_wider: bool) -> None:
-    """Raise SelectionError unless a buffer has shape and dtype of the values; Python numbers also go into wider ones."""
+def check(key: object, values: Any, buffer: Any, *, any_ints: bool) -> None:
+    """Raise SelectionError unless a buffer has shape and dtype of the values; Python ints go into all that keep them."""
     if not (type(buffer) is np.ndarray or is_tensor(buffer)):
         raise SelectionError(f"the buffer for field {key!r} must be an ndarray or tensor, not {type(buffer).__name__}")
     if type(buffer) is np.ndarray and not buffer.flags.writeable:
@@ -59,16 +59,19 @@ def check(key: object, values: Any, buffer: Any, *, any_wider: bool) -> None:
             f"the buffer for field {key!r} has shape {tuple(buffer.shape)}, the values have {tuple(values.shape)}"
         )
     stored, wanted = dtype_name(values), dtype_name(buffer)
-    if stored != wanted and not (any_wider and is_wider(stored, wanted)):
+    if stored != wanted and not (any_ints and keeps(values, wanted)):
         raise SelectionError(f"the buffer for field {key!r} has dtype {wanted}, the values have {stored}")
 
 
-def is_wider(stored: str, wanted: str) -> bool:
-    """Whether a dtype keeps all numbers of another."""
-    try:
-        return np.can_cast(np.dtype(stored), np.dtype(wanted), "safe")
-    except TypeError:  # one of torch only
+def keeps(values: Any, wanted: str) -> bool:
+    """Whether a dtype keeps ints."""
+    if not isinstance(values, np.ndarray) or values.dtype.kind not in "iu":
         return False
+    try:
+        limits = np.iinfo(wanted)
+    except (TypeError, ValueError):  # none of ints
+        return False
+    return not values.size or (values.min() >= limits.min and values.max() <= limits.max)
 
 
 def copy(values: Any, buffer: Any) -> None:
@@ -81,7 +84,7 @@ def copy(values: Any, buffer: Any) -> None:
     elif buffer.dtype == values.dtype and buffer.flags.c_contiguous and values.flags.c_contiguous:
         copy_bytes(values.reshape(-1).view(np.uint8), buffer.reshape(-1).view(np.uint8))
     else:
-        np.copyto(buffer, values)
+        np.copyto(buffer, values, casting="unsafe")  # checked before
 
 
 def dtype_name(values: Any) -> str:
