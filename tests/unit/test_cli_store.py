@@ -80,7 +80,12 @@ def test_show(url: str) -> None:
         for arguments in ([ref.to_json(), url], [ref.id, url, "--namespace", "train"]):
             found = told("show", *arguments)
             tokens, rewards = found["fields"]
-            assert (tokens["name"], tokens["layout"], tokens["dtype"], tokens["rows"]) == ("tokens", "ragged", "int32", 2)
+            assert (tokens["name"], tokens["layout"], tokens["dtype"], tokens["rows"]) == (
+                "tokens",
+                "ragged",
+                "int32",
+                2,
+            )
             assert rewards["layout"] == "numbers"
             assert found["bundle"]["readers"] == 2
             assert found["ref"]["id"] == ref.id

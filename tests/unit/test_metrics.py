@@ -1,6 +1,5 @@
 """What a Ferry counts, and what Prometheus gets of it."""
 
-import os
 import sys
 import subprocess
 import threading
@@ -236,13 +235,15 @@ def test_describe(url: str) -> None:
     import torch
 
     with rollferry.connect(url, checksum=True) as ferry:
-        old = ferry.put({
-            "tokens": [np.arange(3, dtype=np.int32), np.arange(5, dtype=np.int32)],
-            "dense": torch.zeros(2, 4, dtype=torch.bfloat16),
-            "text": ["ab", "c"],
-            "step": 3,
-            "nested": [{"a": 1}, {"a": 2}],
-        })
+        old = ferry.put(
+            {
+                "tokens": [np.arange(3, dtype=np.int32), np.arange(5, dtype=np.int32)],
+                "dense": torch.zeros(2, 4, dtype=torch.bfloat16),
+                "text": ["ab", "c"],
+                "step": 3,
+                "nested": [{"a": 1}, {"a": 2}],
+            }
+        )
         ref = ferry.append(old, {"text": ["x", "y"]}, overwrite=True)
         before = len(ferry.timings)
         report = ferry.describe(ref)
@@ -284,9 +285,7 @@ def test_a_hostile_manifest_ends(url: str) -> None:
     members = 0
     for level in range(1, 60):
         last = len(columns) - 1
-        pair = [
-            Shared(rows=1, index=members + 2 * n, foreign=members + 2 * n + 1, sources=[last]) for n in range(2)
-        ]
+        pair = [Shared(rows=1, index=members + 2 * n, foreign=members + 2 * n + 1, sources=[last]) for n in range(2)]
         columns += [*pair, Union(rows=1, columns=[last + 1, last + 2], tags=members + 4)]
         members += 5
         fields.append(Field(key=str(level), form="list", column=len(columns) - 1))

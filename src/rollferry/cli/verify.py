@@ -62,5 +62,9 @@ def _look(ferry: Ferry, text: str) -> str:
             readonly=True,
         )
     except UnsupportedValueError:  # of values that are pickled; by then checksums have been checked
-        how = how if report.checksums else "it has no checksums, and pickled values; its structure is sound as far as it was seen"
+        how = (
+            how
+            if report.checksums
+            else "it has no checksums, and pickled values; its structure is sound as far as it was seen"
+        )
     return f"{report.info.key}: {how}"
