@@ -24,19 +24,27 @@ from rollferry.bundle.space import FullPolicy, Space
 from rollferry.bundle.stages import open_manifest, remove_stages
 from rollferry.engines.base import Engine, Usage
 from rollferry.engines.registry import open_engine, parse_size
-from rollferry.errors import EngineFullError, FerryClosedError, RefError, SchemaError, StaleRolloutError
+from rollferry.errors import EngineFullError, FerryClosedError, RefError
 from rollferry.explain import Explanation, explain, infer_schema
 from rollferry.metrics import Metrics
 from rollferry.packed import Library, Packed, Side, nested, packed, padded
-from rollferry.refs import ID_PATTERN, MAX_READERS, NAMESPACE_PATTERN, TransferRef, as_ref, check_metadata
-from rollferry.schema import FieldSchema, Schema
+from rollferry.refs import (
+    ID_PATTERN,
+    MAX_READERS,
+    NAMESPACE_PATTERN,
+    TransferRef,
+    as_ref,
+    check_lag,
+    check_metadata,
+    check_version,
+)
+from rollferry.schema import Schema, SchemaLike, as_schema
 from rollferry.timings import Stopwatch, Timing
 
 __all__ = ["Ferry", "Ref", "connect"]
 
 Batch = dict[Any, Any]
 Ref = TransferRef | Mapping[str, Any] | str | bytes
-SchemaLike = Mapping[str | int, FieldSchema]
 
 DEFAULT_URL = "shm://"
 TIMINGS = 1024
@@ -244,7 +252,7 @@ class Ferry:
         Returns
         -------
         TransferRef
-            It has the metadata of `ref`. `remove` removes what was added and all that it was added to.
+            It has the metadata and the policy version of `ref`. `remove` removes what was added and all that it was added to.
 
         Raises
         ------
@@ -330,7 +338,7 @@ class Ferry:
         Raises
         ------
         RefError
-            The reference is damaged, or not of this engine.
+            The reference is damaged, not of this engine, or has no policy version where `max_lag` needs one.
         SelectionError
             There is no such field or row, fields differ in their number of rows, or a buffer doesn't fit.
         StaleRolloutError
@@ -341,6 +349,10 @@ class Ferry:
             The bundle is damaged, or needs a package or registered class that is missing here.
         UnsupportedValueError
             The bundle has pickled values, and this side doesn't allow them.
+        EngineError
+            The engine can't do its work.
+        ValueError
+            `type` or `verify` is unknown, or only one of `max_lag` and `current_version` is given.
         """
         engine = self._open_engine(type)
         if verify not in get_args(Verify):
@@ -393,8 +405,10 @@ class Ferry:
         ------
         SelectionError
             The field can't be packed, or there is no such field or row. Otherwise as `get`.
+        ValueError
+            `library` is another one.
         """
-        return packed(self._packable(ref, name, rows), library)
+        return packed(self._packable(ref, name, rows, library), library)
 
     def padded(
         self,
@@ -419,18 +433,30 @@ class Ferry:
             ``right`` or ``left``: where to fill up.
         to_multiple_of
             The longest row is taken to be as long as the next multiple of this.
+
+        Returns
+        -------
+        ndarray or Tensor
+            Of the dtype that `packed` gives, in memory of its own.
+
+        Raises
+        ------
+        ValueError
+            `side` or `to_multiple_of` makes no sense. Otherwise as `packed`.
         """
         if side not in get_args(Side) or to_multiple_of < 1:
             raise ValueError("side must be right or left, and to_multiple_of at least 1")
-        found = self._packable(ref, name, rows)
+        found = self._packable(ref, name, rows, library)
         return padded(found, library, value=value, side=side, to_multiple_of=to_multiple_of)
 
     def nested(self, ref: Ref, name: Any, *, rows: RowsLike | None = None) -> Any:
-        """Read one field as a jagged nested tensor of torch, whose values are not copied; see `packed`."""
-        return nested(self._packable(ref, name, rows))
+        """Read one field as a jagged nested tensor of torch, over the values that `packed` gives; it raises the same."""
+        return nested(self._packable(ref, name, rows, "torch"))
 
-    def _packable(self, ref: Ref, name: Any, rows: RowsLike | None) -> Any:
-        engine, own, watch = self._open_engine("dict"), self._own(ref), Stopwatch()
+    def _packable(self, ref: Ref, name: Any, rows: RowsLike | None, library: Library) -> Any:
+        if library not in get_args(Library):
+            raise ValueError(f"library must be one of {', '.join(get_args(Library))}, not {library!r}")
+        engine, own, watch = self._open_engine(), self._own(ref), Stopwatch()
         request = Request(None, fields=[name], rows=rows, allow_pickle=self._allow_pickle)
         found = read(engine, own, request, watch, make=packed_field)[name]
         self._note("get", own, watch)
@@ -470,7 +496,7 @@ class Ferry:
         bool
             True the first time, False if it was removed, or this reader was done, before.
         """
-        engine = self._open_engine("dict")
+        engine = self._open_engine()
         if isinstance(ref, str) and ID_PATTERN.fullmatch(ref):
             done = remove_stages(engine, f"{self._namespace}.{ref}")
         else:
@@ -491,7 +517,7 @@ class Ferry:
             It is gone.
         """
         check_life(seconds, None)
-        keep(self._open_engine("dict"), self._own(ref).key, seconds)
+        keep(self._open_engine(), self._own(ref).key, seconds)
 
     def gc(self, *, dry_run: bool = False) -> Sequence[Reclaimed]:
         """Remove the bundles, of all namespaces, whose time is over, and say which they were.
@@ -499,7 +525,7 @@ class Ferry:
         So are those without a time whose producer, on this machine, has been dead for a day. A dry run removes nothing. Every
         put to an engine without a network does so by the way, every few seconds.
         """
-        self._open_engine("dict")
+        self._open_engine()
         found = self._reclaimer.reclaim(dry_run=dry_run)
         if not dry_run:
             self._count_reclaimed(found)
@@ -507,13 +533,13 @@ class Ferry:
 
     def explain(self, batch: Batch, schema: SchemaLike | None = None) -> Explanation:
         """Say, without putting it, how each field of a batch would be stored, and why. Print the result."""
-        self._open_engine("dict")
+        self._open_engine()
         encoded = encode_batch(batch, self._schema_for(schema), allow_pickle=self._allow_pickle)
         return explain(encoded, list(batch))
 
     def infer_schema(self, batch: Batch) -> Schema:
         """Give a schema of what this batch has: layouts, dtypes of arrays, and where None is. It lets fields be absent."""
-        self._open_engine("dict")
+        self._open_engine()
         encoded = encode_batch(batch, None, allow_pickle=self._allow_pickle)
         return infer_schema(encoded, list(batch))
 
@@ -535,7 +561,7 @@ class Ferry:
 
     def list(self) -> list[str]:
         """Give the ids of the bundles in the Ferry's namespace."""
-        keys = (key.rpartition(".") for key in self._open_engine("dict").list())
+        keys = (key.rpartition(".") for key in self._open_engine().list())
         return [name for namespace, _, name in keys if namespace == self._namespace]
 
     def usage(self, *, ages: bool | None = None) -> Usage:
@@ -547,12 +573,12 @@ class Ferry:
             Whether to find out how old the oldest bundles are, which takes a look into each bundle not looked into before. By
             default where the engine has no network.
         """
-        engine = self._open_engine("dict")
+        engine = self._open_engine()
         return self._inventory.usage(ages=not engine.networked if ages is None else ages)
 
     def bundles(self, namespace: str | None = None) -> Sequence[BundleInfo]:
         """Describe the bundles of all namespaces, or of one, the newest last. It looks into each of them."""
-        self._open_engine("dict")
+        self._open_engine()
         return self._inventory.bundles(namespace)
 
     def describe(self, ref: Ref) -> BundleReport:
@@ -568,7 +594,7 @@ class Ferry:
         RefError, BundleNotFoundError, BundleError
             As for `get`.
         """
-        engine = self._open_engine("dict")
+        engine = self._open_engine()
         if isinstance(ref, str) and ID_PATTERN.fullmatch(ref):
             return describe(engine, ref_of(engine, f"{self._namespace}.{ref}"))
         return describe(engine, self._own(ref))
@@ -588,7 +614,7 @@ class Ferry:
         state = ", closed" if self._closed else ""
         return f"<Ferry {self._engine.scheme}://, namespace {self._namespace!r}{state}>"
 
-    def _open_engine(self, type: str) -> Engine:
+    def _open_engine(self, type: str = "dict") -> Engine:
         if type not in get_args(BatchType):
             raise ValueError(f"type must be one of {', '.join(get_args(BatchType))}, not {type!r}")
         if self._closed:
@@ -630,38 +656,6 @@ class Ferry:
     def _schema_for(self, schema: SchemaLike | None) -> Schema | None:
         own = as_schema(schema)
         return Schema({**self._schema, **own}) if self._schema and own else own or self._schema
-
-
-def as_schema(schema: SchemaLike | None) -> Schema | None:
-    """Accept a Schema, or a mapping that makes one."""
-    if schema is None or isinstance(schema, Schema):
-        return schema
-    if isinstance(schema, Mapping):
-        return Schema(schema)
-    raise SchemaError(f"a Schema is needed, not {type(schema).__name__}")
-
-
-def check_version(version: object, name: str) -> None:
-    """Raise ValueError unless something is a version, or None."""
-    if version is not None and not (type(version) is int and 0 <= version < 1 << 63):
-        raise ValueError(f"{name} must be an int of 0 at least, not {version!r:.60}")
-
-
-def check_lag(ref: TransferRef, max_lag: int | None, current_version: int | None) -> None:
-    """Raise StaleRolloutError where the policy of a batch is too old."""
-    check_version(max_lag, "max_lag")
-    check_version(current_version, "current_version")
-    if max_lag is None or current_version is None:
-        raise ValueError("max_lag and current_version go together")
-    if ref.policy_version is None:
-        raise RefError(f"bad reference: that of {ref.key} has no policy version; put with policy_version=")
-    lag = current_version - ref.policy_version
-    if lag > max_lag:
-        raise StaleRolloutError(
-            f"bundle {ref.key} is of policy version {ref.policy_version}, {lag} behind {current_version}; {max_lag} is allowed",
-            lag,
-            max_lag,
-        )
 
 
 def check_life(ttl: float | None, readers: int | None) -> None:

@@ -8,9 +8,19 @@ from typing import Any, NoReturn
 import msgspec
 import xxhash
 
-from rollferry.errors import RefError
+from rollferry.errors import RefError, StaleRolloutError
 
-__all__ = ["ID_PATTERN", "MAX_READERS", "MAX_STAGES", "NAMESPACE_PATTERN", "TransferRef", "as_ref", "check_metadata"]
+__all__ = [
+    "ID_PATTERN",
+    "MAX_READERS",
+    "MAX_STAGES",
+    "NAMESPACE_PATTERN",
+    "TransferRef",
+    "as_ref",
+    "check_lag",
+    "check_metadata",
+    "check_version",
+]
 
 TYPE = "rollferry_ref"
 VERSION = 1
@@ -179,6 +189,30 @@ def check_metadata(metadata: object) -> dict[str, Any]:
     if not same:
         refuse("its metadata must be a dict that JSON carries unchanged (str keys, lists instead of tuples)")
     return copy
+
+
+def check_version(version: object, name: str) -> None:
+    """Raise ValueError unless something is a version, or None."""
+    if version is not None and not (type(version) is int and 0 <= version < 1 << 63):
+        raise ValueError(f"{name} must be an int of 0 at least, not {version!r:.60}")
+
+
+def check_lag(ref: TransferRef, max_lag: int | None, current_version: int | None) -> None:
+    """Raise StaleRolloutError where the policy of a batch is too old."""
+    check_version(max_lag, "max_lag")
+    check_version(current_version, "current_version")
+    if max_lag is None or current_version is None:
+        raise ValueError("max_lag and current_version go together")
+    if ref.policy_version is None:
+        raise RefError(f"bad reference: that of {ref.key} has no policy version; put with policy_version=")
+    lag = current_version - ref.policy_version
+    if lag > max_lag:
+        raise StaleRolloutError(
+            f"bundle {ref.key} is of policy version {ref.policy_version}, {lag} behind {current_version}; "
+            f"{max_lag} is allowed",
+            lag,
+            max_lag,
+        )
 
 
 def check_text(value: object, pattern: re.Pattern[str], name: str) -> None:

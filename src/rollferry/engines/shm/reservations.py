@@ -42,6 +42,7 @@ class Reservations:
             first = (own is None and not waiting) or (own is not None and all(own[1] <= path for path in waiting))
             if first and self._live(namespace) + set_aside + nbytes <= quota:
                 self._held[key] = self._made(f"{self._directory.reserved}/{key}-{nbytes:x}")
+                delete(self._waiting.pop(key, None))
                 return True
             if own is None:
                 now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
@@ -50,13 +51,8 @@ class Reservations:
 
     def give_back(self, key: str) -> None:
         """End what was set aside for a bundle, or the waiting for it."""
-        for files in (self._held, self._waiting):
-            found = files.pop(key, None)
-            if found is not None:
-                fd, path = found
-                with suppress(FileNotFoundError):
-                    os.unlink(path)
-                close_file(fd)
+        delete(self._held.pop(key, None))
+        delete(self._waiting.pop(key, None))
 
     def after_fork(self) -> None:
         """Leave what the parent has set aside to it."""
@@ -115,6 +111,15 @@ class Reservations:
             yield
         finally:
             close_file(fd)
+
+
+def delete(made: tuple[int, str] | None) -> None:
+    """Delete and close a file, if there is one."""
+    if made is not None:
+        fd, path = made
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        close_file(fd)
 
 
 def is_alive(path: str) -> bool:
