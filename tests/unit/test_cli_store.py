@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import rollferry
 from rollferry.cli import app
+from rollferry.cli.store import onlooker
 
 runner = CliRunner()
 BATCH = {"tokens": [np.arange(3, dtype=np.int32), np.arange(5, dtype=np.int32)], "rewards": [0.5, 1.0]}
@@ -169,6 +170,13 @@ def test_engines_that_are_none(command: list[str]) -> None:
     assert result.exit_code == 2
     assert result.stderr.startswith(f"rollferry {command[0]}: no engine for 'nosuch://'")
     assert result.stderr.count("\n") == 1
+
+
+def test_who_only_looks_lends_no_memory() -> None:
+    """What is put into a segment is lost with the process that lends it."""
+    assert onlooker("mooncake://a:1?segment=8gb&chunk=1mb") == "mooncake://a:1?segment=0&chunk=1mb"
+    assert onlooker("mooncake://a:1") == "mooncake://a:1?segment=0"
+    assert onlooker("shm:///some/dir?pool=1gb") == "shm:///some/dir?pool=1gb"
 
 
 @pytest.mark.parametrize("options", [[], ["--json"]])

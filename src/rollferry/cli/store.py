@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 import typer
 
@@ -33,6 +34,8 @@ Namespace = Annotated[str, typer.Option(help="Namespace of the id.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 FINDING, FAILED = 1, 2
+#: Scheme -> options of a process that only looks: what it lent to mooncake's store would be lost when it ends.
+ONLOOKER = {"mooncake": {"segment": "0"}}
 
 
 @contextmanager
@@ -41,7 +44,7 @@ def connected(command: str, url: str | None, namespace: str = "default") -> Iter
     import rollferry  # here, to keep `--help` fast
 
     try:
-        with rollferry.connect(shown_url(url), namespace=namespace) as ferry:
+        with rollferry.connect(onlooker(shown_url(url)), namespace=namespace) as ferry:
             yield ferry
     except (rollferry.BundleError, rollferry.BundleNotFoundError) as error:
         end(command, error, FINDING)
@@ -58,6 +61,15 @@ def end(command: str, error: Exception, status: int) -> None:
 def shown_url(url: str | None) -> str:
     """Give the URL that is meant."""
     return url or os.environ.get("ROLLFERRY_URL") or "shm://"
+
+
+def onlooker(url: str) -> str:
+    """Give the URL for a process that only looks."""
+    parts = urlsplit(url)
+    options = ONLOOKER.get(parts.scheme)
+    if options is None:
+        return url
+    return urlunsplit(parts._replace(query=urlencode(dict(parse_qsl(parts.query, keep_blank_values=True)) | options)))
 
 
 def read_ref(text: str) -> str:
