@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from rollferry.bundle.checksums import Checksums
+from rollferry.bundle.checksums import Checksums, checksums_nbytes
 from rollferry.bundle.fields import EncodedBatch
 from rollferry.bundle.manifest import Base, Manifest, dump
 from rollferry.engines.base import Engine
@@ -39,7 +39,7 @@ def publish(
         payload_nbytes=plan.nbytes,
         rows=batch.rows,
         keys=batch.keys,
-        checksums=bytes(8 * len(plan.members)) if checksum else None,
+        checksums=bytes(checksums_nbytes(plan.members)) if checksum else None,
         envelope=batch.envelope,
         base=None if base is None else Base.of(base),
     )
