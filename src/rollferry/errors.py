@@ -6,7 +6,7 @@
     ├── UnsupportedValueError (TypeError)     a value that can't be kept exactly; names its path in the batch
     ├── BatchChangedError (RuntimeError)      the batch was changed while it was being put
     ├── SchemaError (ValueError)              data that breaks its schema; names field and row
-    ├── SelectionError (LookupError)          fields, rows or buffers that a get or append asks for and can't have
+    ├── SelectionError (LookupError)          fields, rows or buffers that were asked for and don't fit the bundle
     ├── StaleRolloutError                     a batch of an older policy than the reader takes
     ├── RefError (ValueError)                 a reference that is foreign, damaged, forged or of another version
     ├── BundleError                           a stored bundle that is corrupt, truncated or hostile
@@ -73,7 +73,7 @@ class SchemaError(RollferryError, ValueError):
 
 
 class SelectionError(RollferryError, LookupError):
-    """Fields, rows or buffers that were asked for don't fit the bundle. Nothing was read or written."""
+    """Fields, rows or buffers that were asked for don't fit the bundle. No buffer was written to."""
 
 
 class StaleRolloutError(RollferryError):

@@ -2,8 +2,9 @@
 
 import asyncio
 import os
+import secrets
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Self, get_args
 
@@ -11,26 +12,37 @@ from rollferry.bundle.checksums import Verify
 from rollferry.bundle.dataproto import SECTIONS
 from rollferry.bundle.extend import extended
 from rollferry.bundle.fields import encode_batch
+from rollferry.bundle.lifetime import keep, note_done
 from rollferry.bundle.manifest import BatchType
-from rollferry.bundle.publish import publish
+from rollferry.bundle.publish import Terms, publish
 from rollferry.bundle.read import read
 from rollferry.bundle.rebuild import PausedCollector, packed_field
+from rollferry.bundle.reclaim import Reclaimed, Reclaimer
 from rollferry.bundle.request import FieldsLike, Request, RowsLike
-from rollferry.bundle.stages import remove_stages
+from rollferry.bundle.space import FullPolicy, Space
+from rollferry.bundle.stages import open_manifest, remove_stages
 from rollferry.engines.base import Engine, Usage
-from rollferry.engines.registry import open_engine
-from rollferry.errors import FerryClosedError, RefError, SchemaError, StaleRolloutError
+from rollferry.engines.registry import open_engine, parse_size
+from rollferry.errors import FerryClosedError, RefError
 from rollferry.explain import Explanation, explain, infer_schema
 from rollferry.packed import Library, Packed, Side, nested, packed, padded
-from rollferry.refs import ID_PATTERN, NAMESPACE_PATTERN, TransferRef, as_ref, check_metadata
-from rollferry.schema import FieldSchema, Schema
+from rollferry.refs import (
+    ID_PATTERN,
+    MAX_READERS,
+    NAMESPACE_PATTERN,
+    TransferRef,
+    as_ref,
+    check_lag,
+    check_metadata,
+    check_version,
+)
+from rollferry.schema import Schema, SchemaLike, as_schema
 from rollferry.timings import Stopwatch, Timing
 
 __all__ = ["Ferry", "Ref", "connect"]
 
 Batch = dict[Any, Any]
 Ref = TransferRef | Mapping[str, Any] | str | bytes
-SchemaLike = Mapping[str | int, FieldSchema]
 
 DEFAULT_URL = "shm://"
 TIMINGS = 1024
@@ -43,6 +55,10 @@ def connect(
     schema: SchemaLike | None = None,
     allow_pickle: bool = False,
     checksum: bool = False,
+    quota: int | str | None = None,
+    full: FullPolicy = "raise",
+    patience: float = 60.0,
+    reader: str | None = None,
     **options: object,
 ) -> "Ferry":
     """Open an engine.
@@ -66,6 +82,18 @@ def connect(
     checksum
         Whether put computes checksums of the payload, which ``get(verify="full")`` needs. Engines that use a network have
         them in any case.
+    quota
+        Most bytes of bundles in the namespace, such as ``"8gb"``, for the puts of this Ferry; it holds over all processes that
+        put with the same. On ``mooncake://`` quotas are the master's, by tenant.
+    full
+        What a put does where quota or engine has no room: ``raise`` EngineFullError; ``block`` until readers have made room,
+        those that wait longest first; ``evict-oldest``: remove the oldest bundles of the namespace, whether they were read or
+        not.
+    patience
+        Seconds that a put blocks at most.
+    reader
+        Name of this reader, for bundles that are put with ``readers=``: letters, digits, ``-`` and ``_``, at most 63. A reader
+        that was started anew under its name is the same one. By default every Ferry is a reader of its own.
     **options
         Options of the engine, as in the URL: ``connect("mooncake://HOST:PORT", segment="8gb")``.
 
@@ -82,8 +110,13 @@ def connect(
     """
     if not isinstance(namespace, str) or NAMESPACE_PATTERN.fullmatch(namespace) is None:  # type: ignore[redundant-expr]
         raise ValueError(f"{namespace!r} is no namespace: letters, digits, - and _ are allowed, at most 63")
+    if reader is not None and NAMESPACE_PATTERN.fullmatch(reader) is None:
+        raise ValueError(f"{reader!r:.80} is no name of a reader: letters, digits, - and _ are allowed, at most 63")
+    space = Space(parse_size(quota) if isinstance(quota, str) else quota, full, patience)
+    space.check()
     engine = open_engine(url or os.environ.get("ROLLFERRY_URL") or DEFAULT_URL, **options)
-    return Ferry(engine, namespace=namespace, schema=schema, allow_pickle=allow_pickle, checksum=checksum)
+    terms = Terms(namespace=namespace, checksum=checksum, space=space)
+    return Ferry(engine, terms, schema=schema, allow_pickle=allow_pickle, reader=reader)
 
 
 class Ferry:
@@ -99,13 +132,23 @@ class Ferry:
     """
 
     def __init__(
-        self, engine: Engine, *, namespace: str, schema: SchemaLike | None, allow_pickle: bool, checksum: bool
+        self,
+        engine: Engine,
+        terms: Terms = Terms(),  # noqa: B008  # it can't be changed
+        *,
+        schema: SchemaLike | None = None,
+        allow_pickle: bool = False,
+        reader: str | None = None,
     ) -> None:
         self._engine = engine
-        self._namespace = namespace
+        self._namespace = terms.namespace
+        self._terms = terms
         self._schema = as_schema(schema)
         self._allow_pickle = allow_pickle
-        self._checksum = checksum
+        self._reader = reader
+        self._token = secrets.token_hex(8)
+        self._reclaimer = Reclaimer(engine)
+        self._got: dict[int, TransferRef] = {}  # by the id of a result: bundles that count their readers
         self._closed = False
         self.timings: deque[Timing] = deque(maxlen=TIMINGS)
 
@@ -117,6 +160,8 @@ class Ferry:
         schema: SchemaLike | None = None,
         metadata: dict[str, Any] | None = None,
         policy_version: int | None = None,
+        ttl: float | None = None,
+        readers: int | None = None,
     ) -> TransferRef:
         """Store a batch; when this returns it is complete and visible to every reader.
 
@@ -137,6 +182,12 @@ class Ferry:
             JSON-safe values to travel in the reference.
         policy_version
             Version of the policy that generated the batch, to travel in the reference: see `max_lag` of `get`.
+        ttl
+            Seconds to live; then the bundle is removed by whoever puts next, or by `gc`. By default it lives until it is
+            removed, or for 6 hours if it has `readers`. `keep` extends it.
+        readers
+            How many readers it is for. Each is done once it calls `remove` or `release`, or leaves `borrow`; the last of so many
+            different ones removes the bundle. A reader that dies isn't done: then the bundle lives until its time is over.
 
         Returns
         -------
@@ -157,18 +208,13 @@ class Ferry:
         engine = self._open_engine(type)
         own = None if metadata is None else check_metadata(metadata)
         check_version(policy_version, "policy_version")
+        check_life(ttl, readers)
+        self._reclaimer.by_the_way()
         watch = Stopwatch()
         encoded = encode_batch(batch, self._schema_for(schema), allow_pickle=self._allow_pickle, kind=type)
         watch.lap("choose")
-        ref = publish(
-            engine,
-            encoded,
-            namespace=self._namespace,
-            checksum=self._checksum,
-            metadata=own,
-            watch=watch,
-            policy_version=policy_version,
-        )
+        terms = self._terms._replace(metadata=own, policy_version=policy_version, ttl=ttl, readers=readers)
+        ref = publish(engine, encoded, terms, watch)
         self._note("put", ref, watch)
         return ref
 
@@ -202,7 +248,7 @@ class Ferry:
         Returns
         -------
         TransferRef
-            It has the metadata of `ref`. `remove` removes what was added and all that it was added to.
+            It has the metadata and the policy version of `ref`. `remove` removes what was added and all that it was added to.
 
         Raises
         ------
@@ -219,15 +265,14 @@ class Ferry:
         encoded = encode_batch(fields, self._schema_for(schema), allow_pickle=self._allow_pickle, kind=type)
         stage = extended(engine, own, encoded, overwrite=overwrite, allow_pickle=self._allow_pickle)
         watch.lap("choose")
-        new = publish(
-            engine,
-            stage,
-            namespace=self._namespace,
-            checksum=self._checksum,
-            metadata=metadata,
-            watch=watch,
-            base=own,
+        lifetime = open_manifest(engine, own.key)[0].lifetime
+        ttl = None if lifetime is None else lifetime.ttl
+        terms = self._terms._replace(
+            metadata=metadata, policy_version=own.policy_version, ttl=ttl, readers=own.readers, base=own
         )
+        new = publish(engine, stage, terms, watch)
+        if ttl is not None:
+            keep(engine, own.key, ttl)  # as long as what was put over it
         self._note("put", new, watch)
         return new
 
@@ -294,7 +339,7 @@ class Ferry:
         Raises
         ------
         RefError
-            The reference is damaged, or not of this engine.
+            The reference is damaged, not of this engine, or has no policy version where `max_lag` needs one.
         SelectionError
             There is no such field or row, fields differ in their number of rows, or a buffer doesn't fit.
         StaleRolloutError
@@ -305,6 +350,10 @@ class Ferry:
             The bundle is damaged, has no checksums to verify, or needs a package or registered class that is missing here.
         UnsupportedValueError
             The bundle has pickled values, and this side doesn't allow them.
+        EngineError
+            The engine can't do its work.
+        ValueError
+            `type` or `verify` is unknown, or only one of `max_lag` and `current_version` is given.
         """
         engine = self._open_engine(type)
         if verify not in get_args(Verify):
@@ -316,6 +365,10 @@ class Ferry:
         with PausedCollector():
             watch = Stopwatch()
             batch = read(engine, own, request, watch)
+            if own.readers is not None:
+                self._got[id(batch)] = own
+            else:
+                self._got.pop(id(batch), None)
             self._note("get", own, watch)
             return batch
 
@@ -353,8 +406,10 @@ class Ferry:
         ------
         SelectionError
             The field can't be packed, or there is no such field or row. Otherwise as `get`.
+        ValueError
+            `library` is another one.
         """
-        return packed(self._packable(ref, name, rows), library)
+        return packed(self._packable(ref, name, rows, library), library)
 
     def padded(
         self,
@@ -379,61 +434,106 @@ class Ferry:
             ``right`` or ``left``: where to fill up.
         to_multiple_of
             The longest row is taken to be as long as the next multiple of this.
+
+        Returns
+        -------
+        ndarray or Tensor
+            Of the dtype that `packed` gives, in memory of its own.
+
+        Raises
+        ------
+        ValueError
+            `side` or `to_multiple_of` makes no sense. Otherwise as `packed`.
         """
         if side not in get_args(Side) or to_multiple_of < 1:
             raise ValueError("side must be right or left, and to_multiple_of at least 1")
-        found = self._packable(ref, name, rows)
+        found = self._packable(ref, name, rows, library)
         return padded(found, library, value=value, side=side, to_multiple_of=to_multiple_of)
 
     def nested(self, ref: Ref, name: Any, *, rows: RowsLike | None = None) -> Any:
-        """Read one field as a jagged nested tensor of torch, whose values are not copied; see `packed`."""
-        return nested(self._packable(ref, name, rows))
+        """Read one field as a jagged nested tensor of torch, over the values that `packed` gives; it raises the same."""
+        return nested(self._packable(ref, name, rows, "torch"))
 
-    def _packable(self, ref: Ref, name: Any, rows: RowsLike | None) -> Any:
-        engine, own, watch = self._open_engine("dict"), self._own(ref), Stopwatch()
+    def _packable(self, ref: Ref, name: Any, rows: RowsLike | None, library: Library) -> Any:
+        if library not in get_args(Library):
+            raise ValueError(f"library must be one of {', '.join(get_args(Library))}, not {library!r}")
+        engine, own, watch = self._open_engine(), self._own(ref), Stopwatch()
         request = Request(None, fields=[name], rows=rows, allow_pickle=self._allow_pickle)
         found = read(engine, own, request, watch, make=packed_field)[name]
         self._note("get", own, watch)
         return found
 
     def release(self, batch: Any) -> None:
-        """Empty what `get` gave, so that its memory goes back as soon as no view is left that you kept."""
+        """Empty what `get` gave, so that its memory goes back as soon as no view is left that you kept.
+
+        Where the bundle was put with ``readers=``, this reader is done with it.
+        """
+        ref = self._got.pop(id(batch), None)
         if isinstance(batch, dict):
             batch.clear()
-            return
-        for section in SECTIONS:
-            part = getattr(batch, section, None)
-            if part is not None:
-                part.clear()
+        else:
+            for section in SECTIONS:
+                part = getattr(batch, section, None)
+                if part is not None:
+                    part.clear()
+        if ref is not None and not self._closed:
+            self.remove(ref)
 
-    def remove(self, ref: Ref) -> bool:
+    def remove(self, ref: Ref, *, force: bool = False) -> bool:
         """Remove a bundle, all of its stages, once all readers are done; results already fetched stay valid.
+
+        Where it was put with ``readers=``, this says that this reader is done; the last one removes it.
 
         Parameters
         ----------
         ref
-            What `put` returned, its dict, or its JSON; or an id of the Ferry's namespace, as `list` gives it.
+            What `put` returned, its dict, or its JSON; or an id of the Ferry's namespace, as `list` gives it, which removes it
+            whoever reads it.
+        force
+            Whether to remove it although readers that were asked for are not done.
 
         Returns
         -------
         bool
-            True the first time, False if it was removed before.
+            True the first time, False if it was removed, or this reader was done, before.
         """
-        engine = self._open_engine("dict")
+        engine = self._open_engine()
         if isinstance(ref, str) and ID_PATTERN.fullmatch(ref):
             return remove_stages(engine, f"{self._namespace}.{ref}")
         own = self._own(ref)
+        if own.readers is not None and not force:
+            return note_done(engine, own.key, self._reader or f"{self._token}-{os.getpid()}", own.readers)
         return engine.remove(own.key) if own.stages == 1 else remove_stages(engine, own.key)
+
+    def keep(self, ref: Ref, seconds: float) -> None:
+        """Have a bundle live so many seconds from now on, at least, whatever time it was put with.
+
+        Raises
+        ------
+        BundleNotFoundError
+            It is gone.
+        """
+        check_life(seconds, None)
+        keep(self._open_engine(), self._own(ref).key, seconds)
+
+    def gc(self, *, dry_run: bool = False) -> Sequence[Reclaimed]:
+        """Remove the bundles, of all namespaces, whose time is over, and say which they were.
+
+        So are those without a time whose producer, on this machine, has been dead for a day. A dry run removes nothing. Every
+        put to an engine without a network does so by the way, every few seconds.
+        """
+        self._open_engine()
+        return self._reclaimer.reclaim(dry_run=dry_run)
 
     def explain(self, batch: Batch, schema: SchemaLike | None = None) -> Explanation:
         """Say, without putting it, how each field of a batch would be stored, and why. Print the result."""
-        self._open_engine("dict")
+        self._open_engine()
         encoded = encode_batch(batch, self._schema_for(schema), allow_pickle=self._allow_pickle)
         return explain(encoded, list(batch))
 
     def infer_schema(self, batch: Batch) -> Schema:
         """Give a schema of what this batch has: layouts, dtypes of arrays, and where None is. It lets fields be absent."""
-        self._open_engine("dict")
+        self._open_engine()
         encoded = encode_batch(batch, None, allow_pickle=self._allow_pickle)
         return infer_schema(encoded, list(batch))
 
@@ -455,12 +555,12 @@ class Ferry:
 
     def list(self) -> list[str]:
         """Give the ids of the bundles in the Ferry's namespace."""
-        keys = (key.rpartition(".") for key in self._open_engine("dict").list())
+        keys = (key.rpartition(".") for key in self._open_engine().list())
         return [name for namespace, _, name in keys if namespace == self._namespace]
 
     def usage(self) -> Usage:
         """Say what the engine holds, over all namespaces."""
-        return self._open_engine("dict").usage()
+        return self._open_engine().usage()
 
     def close(self) -> None:
         """Let go of the engine. Bundles and results stay; later calls raise FerryClosedError, but for `release`."""
@@ -477,7 +577,7 @@ class Ferry:
         state = ", closed" if self._closed else ""
         return f"<Ferry {self._engine.scheme}://, namespace {self._namespace!r}{state}>"
 
-    def _open_engine(self, type: str) -> Engine:
+    def _open_engine(self, type: str = "dict") -> Engine:
         if type not in get_args(BatchType):
             raise ValueError(f"type must be one of {', '.join(get_args(BatchType))}, not {type!r}")
         if self._closed:
@@ -507,33 +607,9 @@ class Ferry:
         return Schema({**self._schema, **own}) if self._schema and own else own or self._schema
 
 
-def as_schema(schema: SchemaLike | None) -> Schema | None:
-    """Accept a Schema, or a mapping that makes one."""
-    if schema is None or isinstance(schema, Schema):
-        return schema
-    if isinstance(schema, Mapping):
-        return Schema(schema)
-    raise SchemaError(f"a Schema is needed, not {type(schema).__name__}")
-
-
-def check_version(version: object, name: str) -> None:
-    """Raise ValueError unless something is a version, or None."""
-    if version is not None and not (type(version) is int and 0 <= version < 1 << 63):
-        raise ValueError(f"{name} must be an int of 0 at least, not {version!r:.60}")
-
-
-def check_lag(ref: TransferRef, max_lag: int | None, current_version: int | None) -> None:
-    """Raise StaleRolloutError where the policy of a batch is too old."""
-    check_version(max_lag, "max_lag")
-    check_version(current_version, "current_version")
-    if max_lag is None or current_version is None:
-        raise ValueError("max_lag and current_version go together")
-    if ref.policy_version is None:
-        raise RefError(f"bad reference: that of {ref.key} has no policy version; put with policy_version=")
-    lag = current_version - ref.policy_version
-    if lag > max_lag:
-        raise StaleRolloutError(
-            f"bundle {ref.key} is of policy version {ref.policy_version}, {lag} behind {current_version}; {max_lag} is allowed",
-            lag,
-            max_lag,
-        )
+def check_life(ttl: float | None, readers: int | None) -> None:
+    """Raise ValueError unless a time and a number of readers make sense, or are None."""
+    if ttl is not None and not 0 < ttl < 1e9:
+        raise ValueError(f"a time to live is a number of seconds above 0, not {ttl!r:.60}")
+    if readers is not None and not (type(readers) is int and 1 <= readers <= MAX_READERS):
+        raise ValueError(f"readers must be an int of 1 at least, not {readers!r:.60}")

@@ -8,9 +8,19 @@ from typing import Any, NoReturn
 import msgspec
 import xxhash
 
-from rollferry.errors import RefError
+from rollferry.errors import RefError, StaleRolloutError
 
-__all__ = ["ID_PATTERN", "MAX_STAGES", "NAMESPACE_PATTERN", "TransferRef", "as_ref", "check_metadata"]
+__all__ = [
+    "ID_PATTERN",
+    "MAX_READERS",
+    "MAX_STAGES",
+    "NAMESPACE_PATTERN",
+    "TransferRef",
+    "as_ref",
+    "check_lag",
+    "check_metadata",
+    "check_version",
+]
 
 TYPE = "rollferry_ref"
 VERSION = 1
@@ -19,6 +29,7 @@ ENGINE_PATTERN = re.compile(r"[a-z][a-z0-9+]{0,15}")
 ID_PATTERN = re.compile(r"[0-9a-f]{32}")
 MAX_TEXT = 1 << 24
 MAX_STAGES = 1000
+MAX_READERS = 1 << 20
 
 
 class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +55,8 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
         How many stages the bundle consists of: one, and one more for each time that fields were appended.
     policy_version
         Version of the policy that generated the batch, where the producer said.
+    readers
+        How many readers it is for, where the producer said: the last one that is done removes it.
     """
 
     id: str
@@ -55,6 +68,7 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
     metadata: dict[str, Any] | None = None
     stages: int = 1
     policy_version: int | None = None
+    readers: int | None = None
 
     def __post_init__(self) -> None:
         check_text(self.id, ID_PATTERN, "id")
@@ -64,6 +78,8 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
         for name, value in (("nbytes", self.nbytes), ("rows", self.rows), ("policy_version", self.policy_version)):
             if not (type(value) is int and 0 <= value < 1 << 63) and not (name != "nbytes" and value is None):
                 refuse(f"its {name} is {value!r:.60}")
+        if self.readers is not None and not (type(self.readers) is int and 1 <= self.readers <= MAX_READERS):
+            refuse(f"its readers is {self.readers!r:.60}")
         if type(self.stages) is not int or not 1 <= self.stages <= MAX_STAGES:
             refuse(f"its stages is {self.stages!r:.60}")
         if self.metadata is not None:
@@ -94,6 +110,8 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
             handle["stages"] = self.stages
         if self.policy_version is not None:
             handle["policy_version"] = self.policy_version
+        if self.readers is not None:
+            handle["readers"] = self.readers
         if self.metadata is not None:
             handle["metadata"] = json.loads(json.dumps(self.metadata))
         return handle
@@ -120,6 +138,7 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
             metadata=handle.get("metadata"),
             stages=handle.get("stages", 1),
             policy_version=handle.get("policy_version"),
+            readers=handle.get("readers"),
         )
         if handle["check"] != ref._check():
             refuse("it was changed on its way")
@@ -146,6 +165,8 @@ class TransferRef(msgspec.Struct, frozen=True, kw_only=True):
             fixed += f"|{self.stages}"
         if self.policy_version is not None:
             fixed += f"|policy {self.policy_version}"
+        if self.readers is not None:
+            fixed += f"|readers {self.readers}"
         return xxhash.xxh3_64_hexdigest(fixed.encode())
 
 
@@ -168,6 +189,30 @@ def check_metadata(metadata: object) -> dict[str, Any]:
     if not same:
         refuse("its metadata must be a dict that JSON carries unchanged (str keys, lists instead of tuples)")
     return copy
+
+
+def check_version(version: object, name: str) -> None:
+    """Raise ValueError unless something is a version, or None."""
+    if version is not None and not (type(version) is int and 0 <= version < 1 << 63):
+        raise ValueError(f"{name} must be an int of 0 at least, not {version!r:.60}")
+
+
+def check_lag(ref: TransferRef, max_lag: int | None, current_version: int | None) -> None:
+    """Raise StaleRolloutError where the policy of a batch is too old."""
+    check_version(max_lag, "max_lag")
+    check_version(current_version, "current_version")
+    if max_lag is None or current_version is None:
+        raise ValueError("max_lag and current_version go together")
+    if ref.policy_version is None:
+        raise RefError(f"bad reference: that of {ref.key} has no policy version; put with policy_version=")
+    lag = current_version - ref.policy_version
+    if lag > max_lag:
+        raise StaleRolloutError(
+            f"bundle {ref.key} is of policy version {ref.policy_version}, {lag} behind {current_version}; "
+            f"{max_lag} is allowed",
+            lag,
+            max_lag,
+        )
 
 
 def check_text(value: object, pattern: re.Pattern[str], name: str) -> None:

@@ -7,7 +7,7 @@ import msgspec
 
 from rollferry.errors import SchemaError
 
-__all__ = ["FieldSchema", "LayoutName", "Returns", "Schema"]
+__all__ = ["FieldSchema", "LayoutName", "Returns", "Schema", "SchemaLike", "as_schema"]
 
 LayoutName = Literal["dense", "ragged", "numbers", "text", "media", "tree", "pickled"]
 Returns = Literal["same", "ndarray", "tensor"]
@@ -74,3 +74,15 @@ class Schema(Mapping[str | int, FieldSchema]):
 
     def __repr__(self) -> str:
         return f"Schema({self._fields!r})"
+
+
+SchemaLike = Mapping[str | int, FieldSchema]
+
+
+def as_schema(schema: SchemaLike | None) -> Schema | None:
+    """Accept a Schema, or a mapping that makes one."""
+    if schema is None or isinstance(schema, Schema):
+        return schema
+    if isinstance(schema, Mapping):
+        return Schema(schema)
+    raise SchemaError(f"a Schema is needed, not {type(schema).__name__}")

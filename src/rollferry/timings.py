@@ -11,7 +11,7 @@ Operation = Literal["put", "get"]
 
 
 class Timing(msgspec.Struct, frozen=True, kw_only=True):
-    """One finished put or get.
+    """One finished put, as which an append counts, or get, as which reading packed, padded or nested rows does.
 
     Parameters
     ----------

@@ -50,12 +50,15 @@ def _kept(master: Master) -> Iterator[None]:
 
 
 class TestMooncake(EngineContract):
+    reserves = False  # quotas are the master's, by tenant
+
     @pytest.fixture
     def url(self, master: Master) -> Iterator[str]:
         yield from emptied(master.url(chunk="64mb"))
 
 
 class TestMooncakeSmallChunks(EngineContract):
+    reserves = False  # likewise
     opened_stays = False  # chunks are read when they are asked for, and a removal is forced
 
     @pytest.fixture

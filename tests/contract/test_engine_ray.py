@@ -40,7 +40,7 @@ def session() -> Iterator[str]:
 
 
 def registry_of(namespace: str) -> Any:
-    return ray.get_actor("rollferry-registry-3", namespace=namespace)
+    return ray.get_actor("rollferry-registry-4", namespace=namespace)
 
 
 def kill_registry(namespace: str) -> None:

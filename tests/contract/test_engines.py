@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import rollferry
+from rollferry.bundle.publish import Terms
 from rollferry.engines.base import Engine
 from rollferry.engines.registry import open_engine
 from rollferry.errors import EngineError
@@ -39,7 +40,7 @@ class TestInprocess(EngineContract):
 
 def test_first_error_is_raised(shm_directory: Path) -> None:
     engine: Engine = FaultyEngine(open_engine(f"shm://{shm_directory}"), publish=1, abort=1)
-    ferry = rollferry.Ferry(engine, namespace="contract", schema=None, allow_pickle=False, checksum=False)
+    ferry = rollferry.Ferry(engine, Terms(namespace="contract"))
     with pytest.raises(EngineError, match="publish fails on purpose"):
         ferry.put({"field": 1})
     assert engine.list() == []

@@ -113,6 +113,15 @@ def test_types_are_not_mixed_up(ferry: rollferry.Ferry) -> None:
     assert sections(ferry.get(empty, type="dataproto")) == [None, {}, {}]
 
 
+def test_sections_without_fields_are_what_they_were(ferry: rollferry.Ferry) -> None:
+    ref = ferry.put(DataProto(TensorDict({}, batch_size=[2]), {"uid": [1, 2]}, None), type="dataproto")
+    for asked in (None, {"batch": None, "non_tensor_batch": ["uid"], "meta_info": []}):
+        batch, others, meta = sections(ferry.get(ref, type="dataproto", fields=asked, rows=[1]))
+        assert (type(batch), list(batch.batch_size), others, meta) == (TensorDict, [1], {"uid": [2]}, None)
+    assert sections(ferry.get(ref, type="dataproto", fields=["uid"])) == [None, {"uid": [1, 2]}, {}]
+    assert sections(ferry.get(ref, type="dataproto", fields={"non_tensor_batch": None})) == [None, {"uid": [1, 2]}, {}]
+
+
 def test_rows_of_fields_that_are_one_object(ferry: rollferry.Ferry) -> None:
     grid, texts = np.arange(8).reshape(4, 2), objects("a", "b", "c", "d")
     tensor = torch.arange(4.0)

@@ -14,10 +14,7 @@ import rollferry
 from rollferry import FieldSchema, SchemaError, UnsupportedValueError
 from rollferry.bundle.dataproto import SECTIONS, join, split
 from rollferry.bundle.manifest import Envelope, Manifest, dump, load
-from rollferry.bundle.rebuild import Found, rebuild_field
-from rollferry.bundle.request import Place
 from rollferry.errors import BundleError
-from rollferry.layouts.decoder import Decoder
 from rollferry.testing import assert_same
 from rollferry.testing.strategies import batches
 
@@ -62,19 +59,8 @@ def manifest_of(ferry: rollferry.Ferry, ref: rollferry.TransferRef) -> Manifest:
 
 
 def carried(ferry: rollferry.Ferry, value: Any, **options: Any) -> Any:
-    """Put it, and put what is stored together again."""
-    ref = ferry.put(value, type="dataproto", **options)
-    manifest = manifest_of(ferry, ref)
-    reader = ferry._engine.open(ref.key)
-    members = reader.fetch([(member.offset, member.nbytes) for member in manifest.members])
-    decoder = Decoder(manifest.columns, members.__getitem__)
-    keys = [field.key for field in manifest.fields] if manifest.keys is None else decoder.column(manifest.keys)
-    sections: dict[str, dict[Any, Any]] = {section: {} for section in SECTIONS}
-    for key, stored in zip(keys, manifest.fields, strict=True):
-        assert stored.section is not None
-        sections[stored.section][key] = rebuild_field(Found(Place(stored.section, key), stored, decoder))
-    assert manifest.envelope is not None
-    return join(manifest.envelope, sections)
+    """Put it and get it."""
+    return ferry.get(ferry.put(value, type="dataproto", **options), type="dataproto")
 
 
 SAME = [

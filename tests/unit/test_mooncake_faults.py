@@ -128,7 +128,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> FakeStore:
 def ferry_of(chunk: int = 4096) -> rollferry.Ferry:
     options = options_of(EngineURL("mooncake", "127.0.0.1:1", "", {"chunk": str(chunk), "metrics": "1"}))
     engine = MooncakeEngine(Client(options))
-    return rollferry.Ferry(engine, namespace="default", schema=None, allow_pickle=False, checksum=False)
+    return rollferry.Ferry(engine)
 
 
 @pytest.mark.parametrize("status", [-800, -900, -1, -200, -705])

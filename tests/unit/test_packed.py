@@ -119,6 +119,15 @@ def test_what_has_no_such_rows(ferry: rollferry.Ferry, ref: Any, name: str, call
         getattr(ferry, call)(ref, name)
 
 
+@pytest.mark.parametrize("options", [{"library": "jax"}, {"side": "up"}, {"to_multiple_of": 0}])
+def test_options_that_there_are_not(ferry: rollferry.Ferry, ref: Any, options: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=next(iter(options))):
+        ferry.padded(ref, "tokens", **options)
+    if "library" in options:
+        with pytest.raises(ValueError, match="must be one of numpy, torch, not 'jax'"):
+            ferry.packed(ref, "tokens", **options)
+
+
 def test_what_torch_does_not_have(ferry: rollferry.Ferry, ref: Any) -> None:
     with pytest.raises(SelectionError, match=">i4"):
         ferry.packed(ref, "big", library="torch")

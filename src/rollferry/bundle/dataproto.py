@@ -7,6 +7,7 @@ from rollferry.bundle.locate import top_level
 from rollferry.bundle.manifest import Envelope, Section
 from rollferry.errors import SchemaError, UnsupportedValueError
 from rollferry.layouts.contents import step
+from rollferry.layouts.indexed import is_tensor
 from rollferry.layouts.optional import load, load_if_imported
 
 __all__ = ["SECTIONS", "Entry", "join", "merged", "place", "split"]
@@ -167,8 +168,7 @@ def batch_shape(value: Any, ndim: int) -> list[int] | None:
     """Give the first dimensions of a tensor, or of the batch size of a TensorDict; None for anything else."""
     if is_tensordict(value):
         return list(value.batch_size[:ndim])
-    module = load_if_imported("torch")
-    return list(value.shape[:ndim]) if module is not None and isinstance(value, module.torch.Tensor) else None
+    return list(value.shape[:ndim]) if is_tensor(value) else None
 
 
 def place(section: Section | None, key: object) -> str:

@@ -1,13 +1,13 @@
 """Whether fields can be appended to a bundle, and what the whole is then."""
 
 from collections.abc import Sequence
-from typing import Any
 
 from rollferry.bundle.dataproto import merged, place
-from rollferry.bundle.fields import EncodedBatch, may_have_rows
-from rollferry.bundle.manifest import Section
+from rollferry.bundle.fields import EncodedBatch
+from rollferry.bundle.manifest import Field, Manifest
 from rollferry.bundle.read import places
 from rollferry.bundle.rebuild import rebuilding
+from rollferry.bundle.request import Place
 from rollferry.bundle.select import Options, Selection
 from rollferry.bundle.stages import Stage, opened
 from rollferry.engines.base import Engine
@@ -42,11 +42,10 @@ def over(older: Sequence[Stage], added: EncodedBatch, *, overwrite: bool, allow_
         raise SchemaError(f"the bundle is a {newest.type}, to which no {added.type} can be appended")
     if not overwrite:
         check_names(older, added, allow_pickle=allow_pickle)
-    check_rows(newest.rows, added)
     rows = newest.rows
-    if rows is None and not any(
-        may_have_rows(field, at.manifest.columns) for at in older for field in at.manifest.fields
-    ):
+    if rows is not None:
+        check_rows(rows, added)
+    elif not any(may_have_rows(field, at.manifest) for at in older for field in at.manifest.fields):
         rows = added.rows  # otherwise those of the older fields differ
     envelope = added.envelope
     if newest.envelope is not None and envelope is not None:
@@ -56,7 +55,7 @@ def over(older: Sequence[Stage], added: EncodedBatch, *, overwrite: bool, allow_
 
 def check_names(older: Sequence[Stage], added: EncodedBatch, *, allow_pickle: bool) -> None:
     """Raise SchemaError where a field to append is there already."""
-    there: set[tuple[Section | None, Any]] = set()
+    there: set[Place] = set()
     for stage in older:
         selection = Selection(stage, Options(allow_pickle=allow_pickle))
         there.update(at for at, _ in places(stage.manifest, selection.values))
@@ -65,12 +64,17 @@ def check_names(older: Sequence[Stage], added: EncodedBatch, *, allow_pickle: bo
         raise SchemaError(f"the bundle has these fields already: {', '.join(twice)}; overwrite=True replaces them")
 
 
-def check_rows(rows: int | None, added: EncodedBatch) -> None:
+def may_have_rows(field: Field, manifest: Manifest) -> bool:
+    """Whether a field holds one value per sample, as far as its column tells."""
+    return field.row_aligned and (field.form != "value" or manifest.columns[field.column].may_have_axis())
+
+
+def check_rows(rows: int, added: EncodedBatch) -> None:
     """Raise SchemaError where a field to append has another number of rows than the bundle."""
     wrong = [
         f"{place(section, key)} has {count}"
         for (section, key, _), count in zip(added.entries, added.row_counts, strict=True)
-        if rows is not None and count is not None and count != rows
+        if count not in (None, rows)
     ]
     if wrong:
         raise SchemaError(

@@ -8,21 +8,17 @@ from rollferry.bundle.conform import check_field, lossy_row
 from rollferry.bundle.dataproto import Entry, place, split
 from rollferry.bundle.locate import locate
 from rollferry.bundle.manifest import BatchType, Envelope, Field
-from rollferry.bundle.select import is_rebuilt_first
 from rollferry.errors import RollferryError, SchemaError, UnsupportedValueError
-from rollferry.layouts.arrays import Dense
 from rollferry.layouts.base import Spec
 from rollferry.layouts.encoder import FORMS, Encoder, Form
 from rollferry.layouts.indexed import first_axis
 from rollferry.layouts.library import LossyCastError
 from rollferry.layouts.numbers import Numbers
 from rollferry.layouts.pickled import Pickled
-from rollferry.layouts.tree.jagged import Jagged
-from rollferry.layouts.tree.objects import Objects
 from rollferry.layouts.tree.record import is_plain_key
 from rollferry.schema import FieldSchema, Schema
 
-__all__ = ["EncodedBatch", "encode_batch", "may_have_rows"]
+__all__ = ["EncodedBatch", "encode_batch"]
 
 
 class EncodedBatch(NamedTuple):
@@ -169,21 +165,10 @@ def count_rows(form: Form, spec: Spec, value: Any) -> int | None:
     """Give the number of rows of a field; None where it does not hold one value per sample."""
     if form != "value":
         return spec.rows
-    return first_axis(value) if isinstance(spec, Dense | Objects | Jagged) or is_rebuilt_first(spec) else None
+    return first_axis(value) if spec.may_have_axis() else None
 
 
 def common_rows(row_counts: Sequence[int | None]) -> int | None:
     """Give the number of rows that all row-aligned fields have; None where they differ or there are none."""
     different = set(row_counts) - {None}
     return different.pop() if len(different) == 1 else None
-
-
-def may_have_rows(field: Field, specs: Sequence[Spec]) -> bool:
-    """Whether a field of a stored bundle holds one value per sample, as far as its column tells."""
-    spec = specs[field.column]
-    return field.row_aligned and (
-        field.form != "value"
-        or isinstance(spec, Objects | Jagged)
-        or is_rebuilt_first(spec)
-        or (isinstance(spec, Dense) and bool(spec.shape))
-    )

@@ -2,37 +2,26 @@
 
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from rollferry.bundle.rebuild import Found, rebuild_field
 from rollferry.errors import SelectionError
 from rollferry.layouts.arrays import library_named
+from rollferry.layouts.indexed import is_tensor
 from rollferry.layouts.numbers import Numbers
 from rollferry.layouts.tree.sequence import Sequence
 from rollferry.memory.leases import copy_bytes
 
-__all__ = ["Filling", "filling"]
+__all__ = ["filling"]
 
 
-class Filling(NamedTuple):
-    """A buffer that fits, not yet filled.
+def filling(found: Found, buffer: Any) -> Callable[[], Any]:
+    """Check a buffer for a field, and give what fills it and then gives the value of the field over it.
 
-    Parameters
-    ----------
-    fill
-        Fills it.
-    result
-        Gives the value of the field over it.
+    Raises SelectionError where it doesn't fit, or the field is none of arrays.
     """
-
-    fill: Callable[[], None]
-    result: Callable[[], Any]
-
-
-def filling(found: Found, buffer: Any) -> Filling:
-    """Check a buffer for a field. Raises SelectionError where it doesn't fit, or the field is none of arrays."""
     (_, key), field, decoder, _ = found
     spec = decoder.specs[field.column]
     numbers = isinstance(spec, Numbers | Sequence)
@@ -49,13 +38,14 @@ def filling(found: Found, buffer: Any) -> Filling:
     check(key, values, buffer, any_wider=numbers)
     library = library_named("torch" if is_tensor(buffer) else "numpy")
 
-    def result() -> Any:
+    def filled() -> Any:
+        copy(values, buffer)
         if offsets is None:
             return buffer
-        found = library.split_rows(buffer, offsets)
-        return tuple(found) if field.form == "tuple" else found
+        rows = library.split_rows(buffer, offsets)
+        return tuple(rows) if field.form == "tuple" else rows
 
-    return Filling(lambda: copy(values, buffer), result)
+    return filled
 
 
 def check(key: object, values: Any, buffer: Any, *, any_wider: bool) -> None:
@@ -97,9 +87,3 @@ def copy(values: Any, buffer: Any) -> None:
 def dtype_name(values: Any) -> str:
     """Name a dtype; those of torch as numpy calls them."""
     return str(values.dtype).removeprefix("torch.")
-
-
-def is_tensor(value: Any) -> bool:
-    """Whether a value is a torch tensor."""
-    torch = sys.modules.get("torch")
-    return torch is not None and isinstance(value, torch.Tensor)

@@ -14,7 +14,7 @@ from rollferry.layouts.kinds import AnySpec
 from rollferry.memory.plan import ALIGNMENT, Member
 from rollferry.refs import ID_PATTERN, NAMESPACE_PATTERN, TransferRef
 
-__all__ = ["Base", "BatchType", "Envelope", "Field", "Manifest", "Section", "dump", "load"]
+__all__ = ["Base", "BatchType", "Envelope", "Field", "Lifetime", "Manifest", "Section", "dump", "load"]
 
 BatchType = Literal["dict", "dataproto"]
 Section = Literal["batch", "non_tensor_batch", "meta_info"]
@@ -96,6 +96,31 @@ class Base(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid
         return cls(namespace=ref.namespace, id=ref.id, digest=ref.digest, nbytes=ref.nbytes, rows=ref.rows)
 
 
+class Lifetime(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """How long a bundle is to live, and who put it when.
+
+    Parameters
+    ----------
+    created
+        Time of day, in seconds since 1970.
+    boot, uptime
+        Which start of which machine it was, and the seconds since then.
+    owner
+        The producer: process id, start time in ticks, and number of its namespace of processes, with colons between.
+    ttl
+        Seconds to live; None until it is removed.
+    readers
+        How many readers it is for; None for any number, none of which ends it.
+    """
+
+    created: float
+    boot: str
+    uptime: float
+    owner: str
+    ttl: float | None = None
+    readers: int | None = None
+
+
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """Everything needed to rebuild a batch from its payload.
 
@@ -123,6 +148,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
         Of a ``dataproto``, also that of older stages.
     base
         The next older stage.
+    lifetime
+        How long it is to live.
     """
 
     id: str
@@ -136,6 +163,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     checksums: bytes | None = None
     envelope: Envelope | None = None
     base: Base | None = None
+    lifetime: Lifetime | None = None
 
 
 ENCODER = msgspec.msgpack.Encoder()

@@ -1,35 +1,50 @@
 """Publishing an encoded batch: plan, pack, manifest last."""
 
 import secrets
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from rollferry.bundle.checksums import Checksums, checksums_nbytes
 from rollferry.bundle.fields import EncodedBatch
+from rollferry.bundle.lifetime import born
 from rollferry.bundle.manifest import Base, Manifest, dump
+from rollferry.bundle.space import Space
 from rollferry.engines.base import Engine
 from rollferry.memory.plan import CopyPlan
 from rollferry.refs import TransferRef
 from rollferry.timings import Stopwatch
 
-__all__ = ["publish"]
+__all__ = ["Terms", "publish"]
 
 
-def publish(
-    engine: Engine,
-    batch: EncodedBatch,
-    *,
-    namespace: str,
-    checksum: bool,
-    metadata: dict[str, Any] | None,
-    watch: Stopwatch,
-    base: TransferRef | None = None,
-    policy_version: int | None = None,
-) -> TransferRef:
-    """Store a batch in an engine, as a stage over `base` if there is one; the bundle is complete and visible when this returns, and on failure nothing is left."""
-    checksum = checksum or engine.networked
+class Terms(NamedTuple):
+    """On which terms a batch is put; `Ferry.put` and `connect` document them.
+
+    Parameters
+    ----------
+    namespace, checksum, space
+        As of the Ferry.
+    metadata, policy_version, ttl, readers
+        As of the put.
+    base
+        The bundle that it is a further stage of.
+    """
+
+    namespace: str = "default"
+    checksum: bool = False
+    space: Space = Space()
+    metadata: dict[str, Any] | None = None
+    policy_version: int | None = None
+    ttl: float | None = None
+    readers: int | None = None
+    base: TransferRef | None = None
+
+
+def publish(engine: Engine, batch: EncodedBatch, terms: Terms, watch: Stopwatch) -> TransferRef:
+    """Store a batch in an engine; the bundle is complete and visible when this returns, and on failure nothing is left."""
     plan = CopyPlan(batch.encoder.sources)
+    base = terms.base
     manifest = Manifest(
         id=secrets.token_hex(16),
         type=batch.type,
@@ -39,15 +54,36 @@ def publish(
         payload_nbytes=plan.nbytes,
         rows=batch.rows,
         keys=batch.keys,
-        checksums=bytes(checksums_nbytes(plan.members)) if checksum else None,
+        checksums=bytes(checksums_nbytes(plan.members)) if terms.checksum or engine.networked else None,
         envelope=batch.envelope,
         base=None if base is None else Base.of(base),
+        lifetime=born(terms.ttl, terms.readers),
     )
     data, digest = dump(manifest)
-    key = f"{namespace}.{manifest.id}"
+    key = f"{terms.namespace}.{manifest.id}"
+    nbytes = plan.nbytes + len(data)
+    digest = terms.space.place(engine, key, nbytes, lambda: write(engine, key, plan, (manifest, data), watch) or digest)
+    return TransferRef(
+        id=manifest.id,
+        engine=engine.scheme,
+        namespace=terms.namespace,
+        nbytes=plan.nbytes,
+        rows=batch.rows,
+        digest=digest,
+        metadata=terms.metadata,
+        stages=1 if base is None else base.stages + 1,
+        policy_version=terms.policy_version,
+        readers=terms.readers,
+    )
+
+
+def write(engine: Engine, key: str, plan: CopyPlan, described: tuple[Manifest, bytes], watch: Stopwatch) -> str:
+    """Write a bundle, and make it visible; give the digest of its manifest where that changed, as it has checksums."""
+    manifest, data = described
+    digest = ""
     writer = engine.begin(key, plan.nbytes, len(data), plan.ready)
     try:
-        sums = Checksums(plan.members) if checksum else None
+        sums = None if manifest.checksums is None else Checksums(plan.members)
         for chunk in plan.packed(writer.chunks):
             if sums is not None:
                 sums.add(chunk)
@@ -62,14 +98,4 @@ def publish(
         except Exception as second:  # noqa: BLE001  # the first error is the one to raise
             error.add_note(f"giving back what was written failed too: {second!r}")
         raise
-    return TransferRef(
-        id=manifest.id,
-        engine=engine.scheme,
-        namespace=namespace,
-        nbytes=plan.nbytes,
-        rows=batch.rows,
-        digest=digest,
-        metadata=metadata,
-        stages=1 if base is None else base.stages + 1,
-        policy_version=policy_version if base is None else base.policy_version,
-    )
+    return digest

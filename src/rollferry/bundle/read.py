@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from rollferry.bundle.dataproto import join
+from rollferry.bundle.dataproto import SECTIONS, join
 from rollferry.bundle.into import filling
 from rollferry.bundle.manifest import Field, Manifest
 from rollferry.bundle.rebuild import Found, lazy_field, rebuild_field, rebuilding
@@ -31,10 +31,9 @@ def read(engine: Engine, ref: TransferRef, request: Request, watch: Stopwatch, m
     with rebuilding(ref.key):
         with opened(engine, ref, request.verify) as stages:
             watch.lap("open")
-            for stage in stages:
-                if request.type not in (None, stage.manifest.type):
-                    kind = stage.manifest.type
-                    raise BundleError(f"it is a {kind}; get it with type={kind!r}")
+            kind = stages[0].manifest.type  # that of all of them
+            if request.type not in (None, kind):
+                raise BundleError(f"it is a {kind}; get it with type={kind!r}")
             options = Options(request.allow_pickle, request.readonly, engine.networked)
             if len(stages) == 1 and not request.is_partial:
                 found, rows = everything(stages[0], options, watch), None
@@ -137,7 +136,7 @@ def is_writable(manifest: Manifest, options: Options) -> bool:
 
 
 def rebuild(found: Iterable[Found], make: Make, into: Mapping[Any, Any]) -> dict[Place, Any]:
-    """Rebuild fields in their order; where there is a buffer for one, only check that it fits."""
+    """Rebuild fields in their order; where there is a buffer for one, check that it fits, and give what fills it."""
     return {one.place: filling(one, into[one.place.key]) if one.place.key in into else make(one) for one in found}
 
 
@@ -148,15 +147,15 @@ def fill(values: dict[Place, Any], into: Mapping[Any, Any]) -> None:
     if missing:
         raise SelectionError(f"there is a buffer for {missing.pop()!r}, which is no field that was read")
     for place in filled:
-        values[place].fill()
-        values[place] = values[place].result()
+        values[place] = values[place]()
 
 
 def assemble(manifest: Manifest, values: Mapping[Place, Any], request: Request, rows: Rows | None) -> Any:
     """Give fields in the form in which they were put."""
     if manifest.envelope is None or request.type is None:
         return {place.key: value for place, value in values.items()}
-    sections: dict[str, dict[Any, Any]] = {}
+    asked = SECTIONS if request.fields is None else request.fields if isinstance(request.fields, Mapping) else ()
+    sections: dict[str, dict[Any, Any]] = {section: {} for section in asked}  # a section without fields is there too
     for place, value in values.items():
         sections.setdefault(str(place.section), {})[place.key] = value
     return join(manifest.envelope, sections, request.data_cls, None if rows is None else rows.count)

@@ -14,8 +14,6 @@ from rollferry.layouts.rows import Rows
 __all__ = ["FieldsLike", "Place", "Request", "RowsLike", "chosen", "resolve_rows"]
 
 RowsLike = slice | Sequence[int] | Any  # ndarrays and tensors of ints or bools, too
-
-
 FieldsLike = Iterable[Any] | Mapping[str, Iterable[Any] | None]
 
 
@@ -49,9 +47,6 @@ def chosen(fields: FieldsLike | None, there: Collection[Place]) -> list[Place]:
     """Give the fields asked for, by place. Raises SelectionError for one that isn't there, or is asked for twice."""
     if fields is None:
         return list(there)
-    by_key: dict[Any, list[Place]] = {}
-    for place in there:
-        by_key.setdefault(place.key, []).append(place)
     if isinstance(fields, Mapping):
         return of_sections(fields, there)
     if isinstance(fields, str | bytes):
@@ -59,6 +54,9 @@ def chosen(fields: FieldsLike | None, there: Collection[Place]) -> list[Place]:
     wanted = list(fields)
     if len(set(wanted)) != len(wanted):
         raise SelectionError("a field is asked for twice")
+    by_key: dict[Any, list[Place]] = {}
+    for place in there:
+        by_key.setdefault(place.key, []).append(place)
     for name in wanted:
         check_there(name, by_key)
     return [place for name in wanted for place in by_key[name]]

@@ -15,13 +15,12 @@ from rollferry.errors import BundleError, EngineError
 from rollferry.layouts.base import Int64Array, Spec
 from rollferry.layouts.decoder import Decoder
 from rollferry.layouts.indexed import first_axis
-from rollferry.layouts.rows import Rows
-from rollferry.layouts.tree.registered import Registered
+from rollferry.layouts.rows import Rows, offsets_of
 from rollferry.layouts.tree.shared import Shared
 from rollferry.memory.leases import allocate, gather
 from rollferry.memory.pieces import merged
 
-__all__ = ["Options", "Selection", "is_rebuilt_first"]
+__all__ = ["Options", "Selection"]
 
 PAIR_NBYTES = 16
 NEAR = 128  # bytes between two ranges that are fetched along over a network, for one request less
@@ -98,7 +97,7 @@ class Selection:
     def inner(self, column: int, rows: Rows) -> Int64Array | None:
         """Ask for rows along the first axis of the only value of a column; give those to take once it is rebuilt."""
         # One that others refer to as a whole has to stay whole.
-        if is_rebuilt_first(self._manifest.columns[column]) or column in self._shared:
+        if self._manifest.columns[column].is_rebuilt_first() or column in self._shared:
             self.whole(column)
             return rows.indices()
         self._inner[column] = rows
@@ -113,7 +112,7 @@ class Selection:
             return spec.rows
         if spec.rows != 1:
             return None
-        return first_axis(self.values(field.column)[0]) if is_rebuilt_first(spec) else spec.inner_rows(self)
+        return first_axis(self.values(field.column)[0]) if spec.is_rebuilt_first() else spec.inner_rows(self)
 
     def decoder(self, *, writable: bool) -> Decoder:
         """Fetch what was asked for."""
@@ -122,7 +121,12 @@ class Selection:
             self._resolve(number)
         self._place_references()
         self._fetch(writable=writable)
-        return self._decoder()
+        return Decoder(
+            self.specs,
+            self._members.__getitem__,
+            allow_pickle=self._options.allow_pickle,
+            readonly=self._options.readonly,
+        )
 
     def read(self, member: int, dtype: "np.dtype[Any]", rows: Rows) -> npt.NDArray[Any]:
         spans = rows.scaled(dtype.itemsize).joined()
@@ -154,9 +158,7 @@ class Selection:
         lengths = np.delete(np.diff(found), firsts[1:] - 1) if len(found) else found
         if len(found) and (lengths.min() < 0 or found.min() < 0):
             raise BundleError("offsets fall")
-        placed = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=placed[1:])
-        self.store(member, placed)
+        self.store(member, offsets_of(lengths))
         return items.joined()
 
     def column(self, number: int, rows: Rows) -> None:
@@ -287,18 +289,3 @@ class Selection:
         if nbytes > 0 and not rows.fit(size // nbytes):
             raise BundleError(f"member {member} does not have the items that are referred to")
         return offset
-
-    def _decoder(self) -> Decoder:
-        return Decoder(
-            self.specs,
-            self._members.__getitem__,
-            allow_pickle=self._options.allow_pickle,
-            readonly=self._options.readonly,
-        )
-
-
-def is_rebuilt_first(spec: Spec) -> bool:
-    """Whether rows of the only value are taken once it is rebuilt."""
-    return isinstance(spec, Shared) or (
-        isinstance(spec, Registered) and spec.name.startswith(("torch.", "tensordict."))
-    )

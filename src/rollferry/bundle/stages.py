@@ -10,7 +10,7 @@ from rollferry.engines.base import Engine, Reader
 from rollferry.errors import BundleError, BundleNotFoundError, RefError, RollferryError
 from rollferry.refs import MAX_STAGES, TransferRef
 
-__all__ = ["Stage", "opened", "remove_stages"]
+__all__ = ["Stage", "open_manifest", "opened", "remove_stages", "stage_keys"]
 
 
 class Stage(NamedTuple):
@@ -110,6 +110,12 @@ def open_manifest(engine: Engine, key: str) -> tuple[Manifest, str]:
 
 def remove_stages(engine: Engine, key: str) -> bool:
     """Remove a bundle and then the older stages, as far as their manifests can be read; False if it isn't there."""
+    removed = [engine.remove(name) for name in stage_keys(engine, key)]
+    return removed[0]
+
+
+def stage_keys(engine: Engine, key: str) -> list[str]:
+    """Give the keys of a bundle and of its older stages, as far as their manifests can be read."""
     keys = [key]
     while len(keys) < MAX_STAGES:
         try:
@@ -119,5 +125,4 @@ def remove_stages(engine: Engine, key: str) -> bool:
         if base is None:
             break
         keys.append(base.key)
-    removed = [engine.remove(name) for name in keys]
-    return removed[0]
+    return keys

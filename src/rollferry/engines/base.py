@@ -109,6 +109,29 @@ class Engine(Protocol):
     def list(self) -> list[str]:
         """Give the keys of all published bundles."""
 
+    def sizes(self) -> dict[str, int]:
+        """Give the keys of all published bundles, and the bytes of memory that each takes."""
+
+    def note(self, key: str, text: str) -> None:
+        """Write something down beside a bundle, for all to see: up to 100 letters, digits, ``-``, ``_`` and ``.``.
+
+        Raises BundleNotFoundError where the bundle isn't there. Removing the bundle removes its notes.
+        """
+
+    def notes(self, key: str) -> set[str]:
+        """Give what was written down; nothing where the bundle isn't there."""
+
+    def reserve(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:
+        """Set bytes of a namespace aside for a bundle to be put; False where its bundles and what is set aside leave none.
+
+        Nobody else gets them meanwhile: it is one step over all processes. What a process that ends had set aside is free. Who
+        was told False has a place in a queue, which it keeps by trying again: whoever comes later is told False too, until
+        it has its bytes or calls `unreserve`.
+        """
+
+    def unreserve(self, key: str) -> None:
+        """End what `reserve` set aside, once the bundle is published or aborted; and leave the queue."""
+
     def usage(self) -> Usage:
         """Say what is held."""
 

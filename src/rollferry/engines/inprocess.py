@@ -4,6 +4,7 @@
 the chunks that are lent, so that members are cut.
 """
 
+import threading
 from collections.abc import Sequence
 
 from rollferry.checks import Step
@@ -15,6 +16,10 @@ from rollferry.memory.leases import allocate
 __all__ = ["InprocessEngine", "checks", "open_engine"]
 
 STORES: dict[str, dict[str, tuple[bytes, Bytes]]] = {}
+NOTES: dict[str, dict[str, list[str]]] = {}
+RESERVED: dict[str, dict[str, int]] = {}
+WAITING: dict[str, dict[str, str]] = {}  # namespaces of the bundles, in the order of their coming
+LOCK = threading.Lock()
 
 
 class InprocessWriter:
@@ -73,6 +78,9 @@ class InprocessEngine:
 
     def __init__(self, name: str, chunk: int) -> None:
         self._store = STORES.setdefault(name, {})
+        self._notes = NOTES.setdefault(name, {})
+        self._reserved = RESERVED.setdefault(name, {})
+        self._waiting = WAITING.setdefault(name, {})
         self._chunk = chunk
 
     def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int, ready: Sequence[Ready] = ()) -> Writer:
@@ -85,15 +93,44 @@ class InprocessEngine:
         return InprocessReader(*found)
 
     def remove(self, key: str) -> bool:
+        self._notes.pop(key, None)
         return self._store.pop(key, None) is not None
 
     def list(self) -> list[str]:
         return list(self._store)
 
+    def sizes(self) -> dict[str, int]:
+        return {key: len(manifest) + len(payload) for key, (manifest, payload) in list(self._store.items())}
+
+    def note(self, key: str, text: str) -> None:
+        self._notes.setdefault(key, []).append(text)
+        if key not in self._store:
+            self._notes.pop(key, None)
+            raise BundleNotFoundError(f"there is no bundle {key}: it was removed, or put in another process")
+
+    def notes(self, key: str) -> set[str]:
+        return set(self._notes.get(key, ()))
+
+    def reserve(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:
+        with LOCK:
+            taken = {**self._reserved, **self.sizes()}
+            self._waiting.setdefault(key, namespace)
+            first = next(name for name, of in self._waiting.items() if of == namespace)
+            used = sum(size for name, size in taken.items() if name.rpartition(".")[0] == namespace)
+            if first != key or used + nbytes > quota:
+                return False
+            del self._waiting[key]
+            self._reserved[key] = nbytes
+            return True
+
+    def unreserve(self, key: str) -> None:
+        with LOCK:
+            self._reserved.pop(key, None)
+            self._waiting.pop(key, None)
+
     def usage(self) -> Usage:
-        stored = list(self._store.values())
-        live = sum(len(manifest) + len(payload) for manifest, payload in stored)
-        return Usage(bundles=len(stored), live_nbytes=live, pooled_nbytes=0)
+        live = self.sizes()
+        return Usage(bundles=len(live), live_nbytes=sum(live.values()), pooled_nbytes=0)
 
     def close(self) -> None:
         pass

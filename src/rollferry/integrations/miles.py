@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import rollferry
 from rollferry import FieldSchema, Schema, SchemaError
+from rollferry.integrations.codecs import CODECS
 from rollferry.schemas import MILES
 
 __all__ = [
@@ -32,23 +33,6 @@ __all__ = [
 ]
 
 ENVIRONMENT = "ROLLFERRY_MILES"
-
-#: Codecs that a value spec may name. Fields of "auto" hold no value for each sample.
-CODECS = frozenset(
-    {
-        "auto",
-        "ndarray",
-        "typed_ragged",
-        "ragged_tensor",
-        "ragged_tensor_dict",
-        "bytes_ragged",
-        "media_bytes",
-        "media_list_ragged",
-        "utf8_ragged",
-        "msgpack_ragged",
-        "json_ragged",
-    }
-)
 
 #: Key of Miles' --mooncake-store-init-kwargs -> option of mooncake://. The address of the master goes into the URL.
 MOONCAKE_OPTIONS = {
@@ -78,7 +62,7 @@ class ValueSpec:
     Parameters
     ----------
     codec
-        One of `CODECS`. ``auto`` says that the field holds no value for each sample; the others say nothing here.
+        One of `rollferry.integrations.codecs.CODECS`. ``auto`` says that the field holds no value for each sample; the others say nothing here.
     dtype
         Not used: values keep the dtype that they have.
     """
@@ -341,7 +325,7 @@ def schema_of(value_spec: Mapping[str, SpecLike]) -> Schema:
     """Give the schema of the fields that a value spec names and MILES does not have. Raises SchemaError."""
     for name, spec in value_spec.items():
         if spec.codec not in CODECS:
-            raise SchemaError(f"no codec {spec.codec!r}; there are {', '.join(sorted(CODECS))}", field=name)
+            raise SchemaError(f"no codec {spec.codec!r}; there are {', '.join(CODECS)}", field=name)
     return Schema(
         {name: FieldSchema(row_aligned=spec.codec != "auto") for name, spec in value_spec.items() if name not in MILES}
     )

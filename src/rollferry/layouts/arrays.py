@@ -8,7 +8,7 @@ import msgspec
 import numpy as np
 
 from rollferry.errors import BundleError, UnsupportedValueError
-from rollferry.layouts.base import MAX_NDIM, Count, Int64Array, Spec, Taken
+from rollferry.layouts.base import MAX_NDIM, MAX_SIDE, Count, Int64Array, Spec, Taken
 from rollferry.layouts.dtypes import NumpyDType
 from rollferry.layouts.lazy import LazyRows
 from rollferry.layouts.library import ArrayLibrary, ArrayRows, LossyCastError
@@ -21,17 +21,7 @@ if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
     from rollferry.layouts.encoder import Encoder
 
-__all__ = [
-    "LIBRARIES",
-    "NUMPY",
-    "ArraySpec",
-    "Dense",
-    "Ragged",
-    "encode_arrays",
-    "library_named",
-]
-
-MAX_SIDE = 1 << 50  # of dimensions of arrays without elements; others are bounded by memory
+__all__ = ["LIBRARIES", "NUMPY", "ArraySpec", "Dense", "Ragged", "encode_arrays", "library_named"]
 
 NUMPY = NumpyLibrary()
 RETURNED = {"ndarray": "numpy", "tensor": "torch"}  # library of what a schema has returned
@@ -124,6 +114,9 @@ class Dense(ArraySpec, frozen=True, tag="dense", kw_only=True):
             offsets=offsets,
         )
 
+    def may_have_axis(self) -> bool:
+        return bool(self.shape)
+
     def inner_rows(self, taken: Taken) -> int | None:
         return self.shape[0] if self.shape else None
 
@@ -171,7 +164,7 @@ class Ragged(ArraySpec, frozen=True, tag="ragged", kw_only=True):
             taken.keep(self.values, self.itemsize(), rows)
         elif self.shapes is not None:
             dtype = np.dtype((np.int64, self.ndim))
-            shapes = taken.read(self.shapes, dtype, Rows.span(0, int(rows.stops.max(initial=0))))
+            shapes = taken.read(self.shapes, dtype, rows.up_to_last())
             sizes, stops = sizes_of(shapes)
             chosen = rows.indices()
             items = Rows(stops[chosen] - sizes[chosen], stops[chosen]).joined()

@@ -12,9 +12,10 @@ if TYPE_CHECKING:
     from rollferry.layouts.lazy import LazyRows
     from rollferry.layouts.rows import Rows
 
-__all__ = ["MAX_DEPTH", "MAX_NDIM", "Count", "Int64Array", "Spec", "Taken"]
+__all__ = ["MAX_DEPTH", "MAX_NDIM", "MAX_SIDE", "Count", "Int64Array", "Spec", "Taken"]
 
 MAX_NDIM = 64  # dimensions of an array, numpy's limit
+MAX_SIDE = 1 << 50  # of dimensions of arrays without elements; others are bounded by memory
 MAX_DEPTH = 100  # levels of nesting in a batch; each takes a few Python frames on both sides
 
 Count = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
@@ -98,12 +99,20 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", omit_def
         """Take what is needed to rebuild some rows, and give the spec that does so. `rows` fit."""
         raise NotImplementedError
 
+    def may_have_axis(self) -> bool:
+        """Whether the only value may be an array or the like with a first axis, as far as the spec tells."""
+        return self.is_rebuilt_first()
+
+    def is_rebuilt_first(self) -> bool:
+        """Whether rows along the first axis are taken once the only value is rebuilt, and not by `select_inner`."""
+        return False
+
     def inner_rows(self, taken: Taken) -> int | None:
-        """Give the length of the first axis of the only value; None where it is no array with one."""
+        """Give the length of the first axis of the only value; None where it has none, or is rebuilt first."""
         return None
 
     def select_inner(self, rows: "Rows", taken: Taken) -> "Spec":
-        """Do as `select` for rows along the first axis of the only value."""
+        """Do as `select` for rows along the first axis of the only value, where `inner_rows` gives a length."""
         raise NotImplementedError
 
     def lazy(self, source: "Decoder") -> "LazyRows | None":

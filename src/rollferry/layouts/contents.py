@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["contains_itself", "contents"]
+__all__ = ["contains_itself", "contents", "step"]
 
 
 def contents(item: Any) -> Iterator[tuple[str, Any]]:  # noqa: C901  # one branch for each kind of container

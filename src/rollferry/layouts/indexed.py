@@ -1,4 +1,4 @@
-"""Rows of values that are rebuilt as a whole first: shared arrays, nested tensors and TensorDicts."""
+"""Values along their first axis: its length, and rows of those that are rebuilt as a whole first."""
 
 import sys
 from typing import Any
@@ -8,15 +8,20 @@ import numpy as np
 from rollferry.layouts.base import Int64Array
 from rollferry.layouts.optional import load
 
-__all__ = ["first_axis", "take_rows"]
+__all__ = ["first_axis", "is_tensor", "take_rows"]
+
+
+def is_tensor(value: object) -> bool:
+    """Whether a value is a torch tensor."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def first_axis(value: Any) -> int | None:
     """Give the length of the first axis of an array, tensor or TensorDict; None for anything else."""
     if type(value) is np.ndarray:
         return len(value) if value.ndim else None
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
+    if is_tensor(value):
         return int(value.size(0)) if value.dim() else None
     tensordict = sys.modules.get("tensordict")
     if tensordict is not None and isinstance(value, tensordict.TensorDictBase):
@@ -31,7 +36,7 @@ def take_rows(value: Any, indices: Int64Array, *, readonly: bool = False) -> Any
         rows.flags.writeable = not readonly
         return rows
     torch = sys.modules["torch"]
-    if isinstance(value, torch.Tensor) and value.is_nested:
+    if is_tensor(value) and value.is_nested:
         if value.layout == torch.jagged:
             taken: Any = load("torch").take_components(value, indices)
             return taken

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from rollferry.errors import BundleError
 from rollferry.layouts.base import Spec, Taken
 from rollferry.layouts.optional import load
-from rollferry.layouts.rows import Rows
+from rollferry.layouts.rows import Rows, offsets_of
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
@@ -78,12 +78,10 @@ class Media(Spec, frozen=True, tag="media"):
         pil = load("PIL")
         attributes = [pil.attributes(image) for image in values]
         sizes = [pil.image_nbytes(mode, size) for mode, size, *_ in attributes]
-        offsets = np.zeros(len(values) + 1, np.int64)
-        np.cumsum(sizes, out=offsets[1:])
         return cls(
             rows=len(values),
             attributes=encoder.column(attributes),
-            offsets=encoder.array_member(offsets),
+            offsets=encoder.array_member(offsets_of(sizes)),
             pixels=encoder.member(ImageSource(values, sizes)),
         )
 

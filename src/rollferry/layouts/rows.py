@@ -1,13 +1,14 @@
 """Rows: which rows of a column are wanted, as spans."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 
 from rollferry.layouts.base import Int64Array
 
-__all__ = ["Rows"]
+__all__ = ["Rows", "offsets_of"]
 
 
 class Rows:
@@ -63,3 +64,19 @@ class Rows:
     def scaled(self, factor: int) -> "Rows":
         """Give the items of rows of `factor` items each."""
         return Rows(self.starts * factor, self.stops * factor)
+
+    def up_to_last(self) -> "Rows":
+        """Give all rows up to the last of these."""
+        return Rows.span(0, int(self.stops.max(initial=0)))
+
+    def among(self, has: npt.NDArray[np.bool_]) -> "Rows":
+        """Give those of the rows that `has` is true for, numbered among all such rows; it has a bool for each up to the last."""
+        chosen = self.indices()
+        return Rows.at((np.cumsum(has) - 1)[chosen[has[chosen]]])
+
+
+def offsets_of(lengths: Sequence[int] | Int64Array) -> Int64Array:
+    """Give where rows of these lengths begin, one after the other from 0 on, and where the last one ends."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, dtype=np.int64, out=offsets[1:])
+    return offsets

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from rollferry.bundle.publish import Terms
 from rollferry.engines.base import Bytes, Engine, Ready
 from rollferry.engines.registry import open_engine
 from rollferry.errors import BundleNotFoundError, EngineError
@@ -72,9 +73,12 @@ class EngineContract:
     ----------
     opened_stays
         Whether a bundle that was opened can be fetched after its removal. Otherwise fetch raises BundleNotFoundError.
+    reserves
+        Whether bytes can be set aside. Otherwise reserve raises EngineError.
     """
 
     opened_stays = True
+    reserves = True
 
     @pytest.fixture
     def url(self) -> str:
@@ -148,6 +152,61 @@ class EngineContract:
             assert other.remove(key) is False
         writer.publish(b"m")
         assert engine.list() == [key]
+
+    def test_sizes(self, engine: Engine) -> None:
+        """Every bundle is there, with its bytes at least."""
+        keys = {put(engine, payload_of(nbytes), b"m"): nbytes for nbytes in (0, 10, 100_000)}
+        sizes = engine.sizes()
+        assert set(sizes) == set(keys)
+        assert all(sizes[key] > nbytes for key, nbytes in keys.items())
+
+    def test_notes_are_seen_by_all_and_end_with_the_bundle(self, engine: Engine, url: str) -> None:
+        """Also where two write the same, and in whatever order; who notes something about nothing is told so."""
+        key, other = put(engine, b"payload", b"m"), put(engine, b"payload", b"m")
+        again = open_engine(url)
+        assert engine.notes(key) == set()
+        texts = {"done-rank0", "done-a_b.1", "kept-12.500"}
+        for text in (*texts, *texts):
+            (engine if text.startswith("kept") else again).note(key, text)
+        assert engine.notes(key) == again.notes(key) == texts
+        assert engine.notes(other) == set()
+        assert sorted(engine.list()) == sorted([key, other])
+        assert engine.usage().bundles == 2
+        engine.remove(key)
+        assert engine.notes(key) == set()
+        with pytest.raises(BundleNotFoundError):
+            engine.note(key, "late")
+        assert engine.notes(key) == set()
+        engine.remove(other)
+        assert engine.usage().live_nbytes == 0
+
+    def test_bytes_are_set_aside_once(self, engine: Engine, url: str) -> None:
+        """For one namespace, over all who use the engine; whoever waits longest is next."""
+        if not self.reserves:
+            with pytest.raises(EngineError):
+                engine.reserve("one", "one." + "0" * 32, 1, 100)
+            return
+        other = open_engine(url)
+        first, second, third, fourth = (f"one.{number:032x}" for number in range(4))
+        assert engine.reserve("one", first, 60, 100)
+        assert not other.reserve("one", second, 60, 100)
+        assert not engine.reserve("one", third, 10, 100)  # it fits, but came later
+        assert engine.reserve("two", "two." + "0" * 32, 100, 100)
+        engine.unreserve(first)
+        assert not engine.reserve("one", third, 10, 100)
+        assert other.reserve("one", second, 60, 100)
+        assert engine.reserve("one", third, 10, 100)
+        assert not engine.reserve("one", fourth, 60, 100)
+        engine.unreserve(fourth)
+        other.unreserve(second)
+        engine.unreserve(third)
+        engine.unreserve("two." + "0" * 32)
+        key = put(engine, payload_of(70), b"m")
+        namespace = key.rpartition(".")[0]
+        assert not engine.reserve(namespace, f"{namespace}.{1:032x}", 60, 100)
+        engine.remove(key)
+        assert engine.reserve(namespace, f"{namespace}.{1:032x}", 60, 100)
+        engine.unreserve(f"{namespace}.{1:032x}")
 
     def test_abort_leaves_nothing(self, engine: Engine) -> None:
         """Also the second time; and nothing can be published afterwards."""
@@ -339,7 +398,7 @@ class EngineContract:
     def test_put_that_fails_leaves_nothing(self, engine: Engine, step: str) -> None:
         """A Ferry gives the step's error on, and everything back."""
         faulty = FaultyEngine(engine, **{step: 1})
-        ferry = Ferry(faulty, namespace="contract", schema=None, allow_pickle=False, checksum=True)
+        ferry = Ferry(faulty, Terms(namespace="contract", checksum=True))
         batch = {"rows": [np.arange(50), np.arange(1000)], "texts": ["a", "b"]}
         with pytest.raises(EngineError, match=f"{step} fails on purpose"):
             ferry.put(batch)
@@ -352,7 +411,7 @@ class EngineContract:
     def test_get_that_fails_closes_its_reader(self, engine: Engine, step: str) -> None:
         """The bundle stays, and can be read the next time."""
         faulty = FaultyEngine(engine, **{step: 1})
-        ferry = Ferry(faulty, namespace="contract", schema=None, allow_pickle=False, checksum=False)
+        ferry = Ferry(faulty, Terms(namespace="contract", checksum=False))
         ref = ferry.put({"rows": [1, 2, 3]})
         with pytest.raises(EngineError, match=f"{step} fails on purpose"):
             ferry.get(ref)

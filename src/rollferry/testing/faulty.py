@@ -61,6 +61,21 @@ class FaultyEngine:
     def list(self) -> list[str]:  # noqa: D102
         return self._engine.list()
 
+    def sizes(self) -> dict[str, int]:  # noqa: D102
+        return self._engine.sizes()
+
+    def note(self, key: str, text: str) -> None:  # noqa: D102
+        self._engine.note(key, text)
+
+    def notes(self, key: str) -> set[str]:  # noqa: D102
+        return self._engine.notes(key)
+
+    def reserve(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:  # noqa: D102
+        return self._engine.reserve(namespace, key, nbytes, quota)
+
+    def unreserve(self, key: str) -> None:  # noqa: D102
+        self._engine.unreserve(key)
+
     def usage(self) -> Usage:  # noqa: D102
         return self._engine.usage()
 

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
+
 from rollferry.engines.mooncake.options import Options
 from rollferry.engines.mooncake.pool import Borrowed, Pool
 from rollferry.engines.mooncake.statuses import EXISTS, FULL, INVALID, MISSING, OVER_QUOTA, PASSING, STATUS, failure
@@ -80,6 +82,17 @@ class Client:
         except BaseException as error:
             self.discard_after(error, [key])
             raise
+
+    def put_bytes(self, key: str, data: bytes) -> None:
+        """Store a small object; one that is there already stays."""
+        if self.exists(key):
+            return
+        region = self.pool.acquire(len(data))
+        try:
+            region.memory[: len(data)] = np.frombuffer(data, np.uint8)
+            self.put(key, [region.address], [len(data)], len(data))
+        finally:
+            self.pool.release(region)
 
     def get(self, keys: Sequence[str], addresses: Sequence[int], sizes: Sequence[int]) -> list[int]:
         """Read objects into registered memory; give for each the bytes that were read, or MISSING.

@@ -5,10 +5,10 @@ from contextlib import contextmanager
 
 from rollferry.engines.base import Reader, Ready, Usage, Writer
 from rollferry.engines.mooncake.client import Client
-from rollferry.engines.mooncake.frame import PREFIX, chunk_key, key_of_root, root_key
-from rollferry.engines.mooncake.reader import MooncakeReader
+from rollferry.engines.mooncake.frame import PREFIX, chunk_key, key_of_root, note_key, root_key
+from rollferry.engines.mooncake.reader import MooncakeReader, missing
 from rollferry.engines.mooncake.writer import MooncakeWriter
-from rollferry.errors import FerryClosedError
+from rollferry.errors import EngineError, FerryClosedError
 
 __all__ = ["MooncakeEngine"]
 
@@ -49,7 +49,10 @@ class MooncakeEngine:
     def remove(self, key: str) -> bool:
         # The root first, as readers look for it last. How many chunks there are is found out by removing them.
         with self._using() as client:
-            removed, *more = client.discard([root_key(key), *(chunk_key(key, number) for number in range(FIRST))])
+            first = [root_key(key), note_key(key, ""), *(chunk_key(key, number) for number in range(FIRST))]
+            removed, noted, *more = client.discard(first)
+            if noted:
+                client.discard([note_key(key, text) for text in self._notes(client, key)])
             start = FIRST
             while any(more):
                 more = client.discard([chunk_key(key, number) for number in range(start, start + STEP)])
@@ -60,11 +63,47 @@ class MooncakeEngine:
         with self._using() as client:
             return [key for key in map(key_of_root, client.all_keys()) if key is not None]
 
+    def sizes(self) -> dict[str, int]:
+        with self._using() as client:
+            sizes = client.sizes([name for name in client.all_keys() if name.startswith(PREFIX)])
+        bundles = {key: 0 for key in map(key_of_root, sizes) if key is not None}
+        for name, nbytes in sizes.items():
+            key = name[len(PREFIX) :].partition("/")[0]
+            if key in bundles:
+                bundles[key] += nbytes
+        return bundles
+
+    def note(self, key: str, text: str) -> None:
+        # The text is in the key of an object: so there is nothing to read, and none is put twice.
+        with self._using() as client:
+            if not client.exists(root_key(key)):
+                raise missing(key)
+            client.put_bytes(note_key(key, text), b"-")
+            client.put_bytes(note_key(key, ""), b"-")  # tells who removes the bundle that there are some
+
+    def notes(self, key: str) -> set[str]:
+        with self._using() as client:
+            return self._notes(client, key)
+
+    def reserve(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:
+        raise EngineError(
+            "a quota that holds across clients is the master's on mooncake://: start mooncake_master with quotas for tenants, "
+            "and connect with tenant=NAME (docs/mooncake.md)"
+        )
+
+    def unreserve(self, key: str) -> None:
+        pass
+
     def usage(self) -> Usage:
         with self._using() as client:
             sizes = client.sizes([name for name in client.all_keys() if name.startswith(PREFIX)])
             bundles = sum(key_of_root(name) is not None for name in sizes)
             return Usage(bundles=bundles, live_nbytes=sum(sizes.values()), pooled_nbytes=client.pool.free_nbytes)
+
+    @staticmethod
+    def _notes(client: Client, key: str) -> set[str]:
+        start = note_key(key, "")
+        return {name[len(start) :] for name in client.all_keys() if name.startswith(start) and name != start}
 
     def close(self) -> None:
         client, self._client = self._client, None

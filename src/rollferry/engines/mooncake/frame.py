@@ -1,7 +1,8 @@
 """Objects of a bundle: their keys, and the header of the root.
 
 ``rollferry/KEY/root`` is header and manifest, with the payload between them where all fits one chunk. Otherwise the payload
-is cut into ``rollferry/KEY/0``, ``rollferry/KEY/1`` and so on, which are put before the root.
+is cut into ``rollferry/KEY/0``, ``rollferry/KEY/1`` and so on, which are put before the root. ``rollferry/KEY/note/TEXT`` is a
+note beside it.
 """
 
 import struct
@@ -11,7 +12,7 @@ import xxhash
 
 from rollferry.errors import BundleError
 
-__all__ = ["HEADER_NBYTES", "Frame", "chunk_key", "key_of_root", "root_key"]
+__all__ = ["HEADER_NBYTES", "Frame", "chunk_key", "key_of_root", "note_key", "root_key"]
 
 PREFIX = "rollferry/"
 ROOT = "/root"
@@ -85,6 +86,11 @@ def root_key(key: str) -> str:
 def chunk_key(key: str, number: int) -> str:
     """Give the key of a bundle's chunk."""
     return f"{PREFIX}{key}/{number}"
+
+
+def note_key(key: str, text: str) -> str:
+    """Give the key of a note beside a bundle."""
+    return f"{PREFIX}{key}/note/{text}"
 
 
 def key_of_root(name: str) -> str | None:

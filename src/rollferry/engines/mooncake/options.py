@@ -6,7 +6,7 @@ from typing import NamedTuple
 from rollferry.engines.registry import EngineURL, parse_size
 from rollferry.errors import EngineError
 
-__all__ = ["ADOPTED", "Options", "options_of"]
+__all__ = ["Options", "options_of"]
 
 #: Option -> environment variable that Mooncake itself reads it from (or None), and default.
 OPTIONS: dict[str, tuple[str | None, str]] = {
@@ -22,7 +22,7 @@ OPTIONS: dict[str, tuple[str | None, str]] = {
     "metrics": (None, "9003"),
     "timeout": (None, "20"),
 }
-ADOPTED = ("buffer", "chunk", "replicas", "metrics")  # what can be chosen for a store that is set up
+OF_ADOPTED = ("buffer", "chunk", "replicas", "metrics")  # what can be chosen for a store that is set up
 PROTOCOLS = ("tcp", "rdma")
 MIN_CHUNK = 4096
 MIN_SEGMENT = 16 << 20  # Mooncake's own unit
@@ -82,7 +82,7 @@ class Options(NamedTuple):
 
 def options_of(url: EngineURL, adopted: int = 0) -> Options:
     """Read the options of a URL, perhaps for the store of that identity. Raises EngineError where one makes no sense."""
-    url.check_options(*(ADOPTED if adopted else OPTIONS))
+    url.check_options(*(OF_ADOPTED if adopted else OPTIONS))
     if url.path.strip("/"):
         raise EngineError(f"mooncake:// has no paths, so {url.path!r} can't follow the address of the master")
     values = {name: chosen(url, name, *source) for name, source in OPTIONS.items()}

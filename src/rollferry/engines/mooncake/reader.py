@@ -12,7 +12,7 @@ from rollferry.memory.leases import Bytes, allocate, copy_bytes, frozen
 from rollferry.memory.pieces import Pieces
 from rollferry.memory.plan import ALIGNMENT
 
-__all__ = ["MooncakeReader"]
+__all__ = ["MooncakeReader", "missing"]
 
 NEAR = 64 << 10  # bytes between two ranges that are read along: a range by itself takes the time of about so many
 

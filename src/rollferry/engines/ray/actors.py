@@ -8,6 +8,7 @@ it, and frees what they own.
 import mmap
 import os
 import secrets
+import time
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -23,6 +24,8 @@ __all__ = ["PIECE", "SMALL", "Found", "Keeper", "Registry", "Staged"]
 PIECE = 96 << 10
 PIECES = 6
 SMALL = PIECE * PIECES
+WAITING_SECONDS = 5  # that a place in the queue is kept for a producer that doesn't try again
+RESERVED_SECONDS = 600  # that bytes stay set aside for a producer that never comes back
 HELD = 256 << 20  # more than that the registry gives to the object store, which can spill
 
 
@@ -55,6 +58,9 @@ class Registry:
         self._held = 0  # bytes of the pieces
         self._keepers: dict[str, tuple[str, Any]] = {}
         self._given_up: set[str] = set()
+        self._notes: dict[str, list[str]] = {}
+        self._reserved: dict[str, tuple[int, float]] = {}  # bytes, and when they are free again
+        self._waiting: dict[str, float] = {}  # in the order of their coming, and when they are given up
 
     def keeper(self, node: str, dead: str) -> tuple[str, Any]:
         """Give the name and the handle of the keeper of a node; a new one if the present one is `dead`."""
@@ -93,8 +99,40 @@ class Registry:
             return (found, *[b""] * PIECES)
         return (found.manifest, *found.chunks, *[b""] * (PIECES - len(found.chunks)))
 
+    def note(self, key: str, text: str) -> bool:
+        """Write something down beside a bundle; False if it isn't there."""
+        if key not in self._bundles:
+            return False
+        self._notes.setdefault(key, []).append(text)
+        return True
+
+    def notes(self, key: str) -> set[str]:
+        """Give what was written down."""
+        return set(self._notes.get(key, ()))
+
+    def reserve(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:
+        """Set bytes aside for a bundle if its namespace then stays within its quota."""
+        now = time.monotonic()
+        start = f"{namespace}."
+        self._reserved = {name: held for name, held in self._reserved.items() if held[1] > now}
+        self._waiting = {name: until for name, until in self._waiting.items() if until > now or name == key}
+        self._waiting[key] = now + WAITING_SECONDS  # one that waits already keeps its place
+        first = next(name for name in self._waiting if name.startswith(start))
+        taken = {name: held[0] for name, held in self._reserved.items()} | self.sizes()
+        if first != key or sum(size for name, size in taken.items() if name.startswith(start)) + nbytes > quota:
+            return False
+        del self._waiting[key]
+        self._reserved[key] = nbytes, now + RESERVED_SECONDS
+        return True
+
+    def unreserve(self, key: str) -> None:
+        """End what was set aside, and the waiting for it."""
+        self._reserved.pop(key, None)
+        self._waiting.pop(key, None)
+
     def remove(self, key: str) -> bool:
         """Forget a bundle, and have it freed; False if it isn't there."""
+        self._notes.pop(key, None)
         entry = self._bundles.pop(key, None)
         if entry is None:
             return False
@@ -110,14 +148,9 @@ class Registry:
         self._given_up.add(key)
         self.remove(key)
 
-    def list(self) -> list[str]:
-        """Give all keys."""
-        return list(self._bundles)
-
-    def usage(self) -> tuple[int, int]:
-        """Give the number of bundles, and their bytes."""
-        sizes = [len(found.manifest) + found.payload_nbytes for found, _ in self._bundles.values()]
-        return len(sizes), sum(sizes)
+    def sizes(self) -> dict[str, int]:
+        """Give all keys, and the bytes of each."""
+        return {key: len(found.manifest) + found.payload_nbytes for key, (found, _) in self._bundles.items()}
 
 
 class Keeper:

@@ -189,12 +189,30 @@ class RayEngine:
         return removed
 
     def list(self) -> list[str]:
-        keys: list[str] = self._session.call("list")
-        return keys
+        return list(self.sizes())
+
+    def sizes(self) -> dict[str, int]:
+        sizes: dict[str, int] = self._session.call("sizes")
+        return sizes
+
+    def note(self, key: str, text: str) -> None:
+        if not self._session.call("note", key, text):
+            raise gone(key)
+
+    def notes(self, key: str) -> set[str]:
+        return set(self._session.call("notes", key))
+
+    def reserve(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:
+        reserved: bool = self._session.call("reserve", namespace, key, nbytes, quota)
+        return reserved
+
+    def unreserve(self, key: str) -> None:
+        self._session.call("unreserve", key)
 
     def usage(self) -> Usage:
-        bundles, nbytes = self._session.call("usage")
-        return Usage(bundles=bundles, live_nbytes=nbytes, pooled_nbytes=self._pool.nbytes + self._memory.nbytes)
+        live = self.sizes()
+        pooled = self._pool.nbytes + self._memory.nbytes
+        return Usage(bundles=len(live), live_nbytes=sum(live.values()), pooled_nbytes=pooled)
 
     def close(self) -> None:
         self._pool.clear()
@@ -203,7 +221,7 @@ class RayEngine:
     def _find(self, key: str) -> Found:
         found, *pieces = self._session.call("find", key)
         if found is None:
-            raise BundleNotFoundError(f"there is no bundle {key} in Ray: it was removed, or its registry has died")
+            raise gone(key)
         if isinstance(found, bytes):
             chunks = [np.frombuffer(piece, np.uint8) for piece in pieces if piece]
             return Found(found, sum(map(len, chunks)), PIECE, chunks)
@@ -216,3 +234,8 @@ class RayEngine:
             self._find(key)  # if it was removed meanwhile, that is what to say
             raise
         return found
+
+
+def gone(key: str) -> BundleNotFoundError:
+    """Make the error of a bundle that isn't there."""
+    return BundleNotFoundError(f"there is no bundle {key} in Ray: it was removed, or its registry has died")

@@ -18,7 +18,7 @@ from rollferry.errors import EngineError, EngineFullError
 
 __all__ = ["Session", "TokenError", "attach", "probe"]
 
-REGISTRY_NAME = "rollferry-registry-3"  # the number changes with what the actors understand
+REGISTRY_NAME = "rollferry-registry-4"  # the number changes with what the actors understand
 PROBE_SECONDS = 10
 ATTACHING = threading.Lock()
 LED_TO: dict[str, str] = {}  # address that was asked for -> that of the GCS to which it led

@@ -21,7 +21,7 @@ LIVE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\.[0-9a-f]{32}")
 
 
 class Directory:
-    """Three folders on one file system: ``live/``, ``pool/`` and ``tmp/``.
+    """Folders on one file system: ``live/``, ``pool/`` and ``tmp/`` for segments, ``notes/`` and ``reserved/``.
 
     A segment is named for its inode wherever it is free or being written, so that who knows a segment finds it again
     without listing a folder.
@@ -35,6 +35,7 @@ class Directory:
     def __init__(self, path: str) -> None:
         self.root = root = root_of(path)
         self.live, self.pool, self.tmp = root / "live", root / "pool", root / "tmp"
+        self.notes, self.reserved = root / "notes", root / "reserved"
         self._live, self._pool, self._tmp = f"{self.live}/", f"{self.pool}/", f"{self.tmp}/"
         with translated(root):
             if path:
@@ -42,7 +43,7 @@ class Directory:
                 check_named(root)
             else:
                 make_private(root)
-            for folder in (self.live, self.pool, self.tmp):
+            for folder in (self.live, self.pool, self.tmp, self.notes, self.reserved):
                 make_private(folder)
             self.in_memory = self._is_in_memory()
 
@@ -51,6 +52,11 @@ class Directory:
         if LIVE_NAME.fullmatch(key) is None:
             raise EngineError(f"{key!r} is no key of a bundle")
         return f"{self._live}{key}"
+
+    def notes_path(self, key: str) -> str:
+        """Give the path of what is written down about a bundle."""
+        self.live_path(key)
+        return f"{self.notes}/{key}"
 
     def pool_path(self, capacity: int, inode: int) -> str:
         """Give the path of a free segment."""

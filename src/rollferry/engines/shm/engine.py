@@ -7,11 +7,13 @@ import weakref
 from collections.abc import Sequence
 
 from rollferry.engines.base import Reader, Ready, Usage, Writer
+from rollferry.engines.shm import notes
 from rollferry.engines.shm.descriptors import translated
 from rollferry.engines.shm.directory import Directory
 from rollferry.engines.shm.mappings import Mappings
 from rollferry.engines.shm.pool import Pool
-from rollferry.engines.shm.reader import ShmReader
+from rollferry.engines.shm.reader import ShmReader, gone
+from rollferry.engines.shm.reservations import Reservations
 from rollferry.engines.shm.writer import ShmWriter
 
 __all__ = ["ShmEngine"]
@@ -37,6 +39,7 @@ class ShmEngine:
         self._directory = Directory(path)
         self._pool = Pool(self._directory, pool_nbytes)
         self._mappings = Mappings(in_memory=self._directory.in_memory)
+        self._reservations = Reservations(self._directory)
         self._tidy_at = 0.0
         ENGINES.add(self)
 
@@ -63,20 +66,44 @@ class ShmEngine:
 
     def remove(self, key: str) -> bool:
         with translated(self._directory.root):
-            return self._pool.put_back(self._directory.live_path(key))
+            removed = self._pool.put_back(self._directory.live_path(key))
+            notes.forget(self._directory, key)
+            return removed
 
     def list(self) -> list[str]:
         with translated(self._directory.root):
             return list(self._directory.live_keys())
 
-    def usage(self) -> Usage:
-        live = []
+    def sizes(self) -> dict[str, int]:
+        found = {}
         with translated(self._directory.root):
             for key in self._directory.live_keys():
                 with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                    live.append(os.stat(self._directory.live_path(key), follow_symlinks=False).st_size)
+                    found[key] = os.stat(self._directory.live_path(key), follow_symlinks=False).st_size
+        return found
+
+    def note(self, key: str, text: str) -> None:
+        with translated(self._directory.root):
+            if not notes.add(self._directory, key, text):
+                raise gone(key, self._directory)
+
+    def notes(self, key: str) -> set[str]:
+        with translated(self._directory.root):
+            return notes.read(self._directory, key)
+
+    def reserve(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:
+        with translated(self._directory.root):
+            return self._reservations.take(namespace, key, nbytes, quota)
+
+    def unreserve(self, key: str) -> None:
+        with translated(self._directory.root):
+            self._reservations.give_back(key)
+
+    def usage(self) -> Usage:
+        live = self.sizes()
+        with translated(self._directory.root):
             pooled = sum(capacity for capacity, _ in self._directory.pooled())
-        return Usage(bundles=len(live), live_nbytes=sum(live), pooled_nbytes=pooled)
+        return Usage(bundles=len(live), live_nbytes=sum(live.values()), pooled_nbytes=pooled)
 
     def close(self) -> None:
         self._mappings.close()
@@ -84,6 +111,7 @@ class ShmEngine:
     def after_fork(self) -> None:
         """Drop the mappings in the child of a fork."""
         self._mappings.after_fork()
+        self._reservations.after_fork()
 
 
 ENGINES: weakref.WeakSet[ShmEngine] = weakref.WeakSet()

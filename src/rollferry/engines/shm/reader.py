@@ -13,7 +13,7 @@ from rollferry.engines.shm.segment import HEADER_NBYTES, unpack_header
 from rollferry.errors import BundleError, BundleNotFoundError, EngineError
 from rollferry.memory.leases import bytes_of
 
-__all__ = ["ShmReader"]
+__all__ = ["ShmReader", "gone"]
 
 
 class ShmReader:

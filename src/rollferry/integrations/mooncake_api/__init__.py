@@ -21,6 +21,7 @@ Not offered: bundles of raw buffers and structured objects (``put_bundle``, ``pu
 ``read_spec``, ``materialize`` and what goes with them), destinations that are raw addresses, and handles made by Mooncake.
 """
 
+from rollferry.integrations.codecs import CODECS
 from rollferry.integrations.mooncake_api.errors import (
     BundleGoneError,
     CorruptBundleError,
@@ -30,7 +31,7 @@ from rollferry.integrations.mooncake_api.errors import (
     StoreFullError,
     WrongSelectionError,
 )
-from rollferry.integrations.mooncake_api.options import CODECS, BundleTransferPolicy, FieldSchema
+from rollferry.integrations.mooncake_api.options import BundleTransferPolicy, FieldSchema
 from rollferry.integrations.mooncake_api.refs import (
     MooncakeDataProtoRef,
     RemoteBundleRef,

@@ -5,9 +5,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 from rollferry.errors import SchemaError
+from rollferry.integrations.codecs import CODECS
 
 __all__ = [
-    "CODECS",
     "SECTIONS",
     "BundleTransferPolicy",
     "FieldSchema",
@@ -21,19 +21,6 @@ __all__ = [
     "has_objects",
 ]
 
-CODECS = (
-    "auto",
-    "ndarray",
-    "typed_ragged",
-    "ragged_tensor",
-    "ragged_tensor_dict",
-    "bytes_ragged",
-    "media_bytes",
-    "media_list_ragged",
-    "utf8_ragged",
-    "msgpack_ragged",
-    "json_ragged",
-)
 Kind = Literal["dict", "dataproto"]
 Name = str | int
 Section = Literal["batch", "non_tensor_batch", "meta_info"]

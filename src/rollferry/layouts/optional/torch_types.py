@@ -16,7 +16,7 @@ from rollferry.layouts.choose import Handler
 from rollferry.layouts.dtypes import NumpyDType
 from rollferry.layouts.lazy import LazyRows
 from rollferry.layouts.library import ArrayRows, LossyCastError, StridedSource
-from rollferry.layouts.rows import Rows
+from rollferry.layouts.rows import Rows, offsets_of
 from rollferry.layouts.tree.jagged import Jagged
 from rollferry.layouts.tree.registered import BY_NAME, Codec, Registered, register_builtin
 from rollferry.layouts.tree.union import Union
@@ -59,9 +59,7 @@ class TorchLibrary:
         offsets = shapes = None
         equal_inner = True
         if ndim:
-            lengths = [len(value) for value in values]
-            offsets = np.zeros(len(values) + 1, np.int64)
-            np.cumsum(lengths, out=offsets[1:])
+            offsets = offsets_of([len(value) for value in values])
         if ndim > 1:
             shapes = np.array([value.shape for value in values], np.int64)
             equal_inner = bool((shapes[:, 1:] == shapes[:1, 1:]).all())
@@ -258,9 +256,8 @@ def take_components(value: Any, indices: Int64Array) -> torch.Tensor:
     """Give a copy of components of a jagged nested tensor."""
     axis = value._ragged_idx  # noqa: SLF001  # torch has no other way
     spans = jagged_spans(value.offsets(), value.lengths())[indices]
-    offsets = np.zeros(len(indices) + 1, np.int64)
-    np.cumsum(spans[:, 1] - spans[:, 0], out=offsets[1:])
-    return jagged_of(take(value.values(), Rows(spans[:, 0], spans[:, 1]).joined().indices(), axis - 1), offsets, axis)
+    items = Rows(spans[:, 0], spans[:, 1]).joined().indices()
+    return jagged_of(take(value.values(), items, axis - 1), offsets_of(spans[:, 1] - spans[:, 0]), axis)
 
 
 def packed_components(value: Any) -> LazyRows | None:

@@ -9,7 +9,7 @@ import numpy as np
 from rollferry.errors import BundleError
 from rollferry.layouts.base import Spec, Taken
 from rollferry.layouts.optional import load
-from rollferry.layouts.rows import Rows
+from rollferry.layouts.rows import Rows, offsets_of
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
@@ -56,6 +56,9 @@ class Jagged(Spec, frozen=True, tag="jagged"):
             taken.column(number, rows)
         return msgspec.structs.replace(self, rows=rows.count)
 
+    def may_have_axis(self) -> bool:
+        return True
+
     def inner_rows(self, taken: Taken) -> int | None:
         return len(self._spans(taken)[0])
 
@@ -64,8 +67,6 @@ class Jagged(Spec, frozen=True, tag="jagged"):
         chosen = rows.indices()
         starts, stops = spans[chosen, 0], spans[chosen, 1]
         items = Rows(starts, stops).joined()
-        offsets = np.zeros(len(chosen) + 1, np.int64)
-        np.cumsum(stops - starts, out=offsets[1:])
         if axis == 1:
             later = taken.inner(self.values, items)
         else:  # the components lie side by side, so that all of them are fetched
@@ -78,7 +79,7 @@ class Jagged(Spec, frozen=True, tag="jagged"):
             lengths=self.lengths,
             axes=self.axes,
             axis=axis,
-            bounds=taken.new_member(offsets),
+            bounds=taken.new_member(offsets_of(stops - starts)),
             later=None if later is None else taken.new_member(later),
         )
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from rollferry import _native
 from rollferry.errors import BundleError
-from rollferry.layouts.base import MAX_NDIM, Spec, Taken
+from rollferry.layouts.base import MAX_NDIM, MAX_SIDE, Spec, Taken
 from rollferry.layouts.rows import Rows
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from rollferry.layouts.encoder import Encoder
 
 __all__ = ["Objects"]
-
-MAX_SIDE = 1 << 50
 
 
 class Objects(Spec, frozen=True, tag="objects"):
@@ -60,6 +58,9 @@ class Objects(Spec, frozen=True, tag="objects"):
         taken.column(self.items, Rows(stops[chosen] - sizes[chosen], stops[chosen]).joined())
         taken.column(self.shapes, rows)
         return msgspec.structs.replace(self, rows=rows.count)
+
+    def may_have_axis(self) -> bool:
+        return True
 
     def inner_rows(self, taken: Taken) -> int | None:
         (shape,) = self._shapes(taken)

@@ -10,7 +10,7 @@ import numpy as np
 from rollferry import _native
 from rollferry.errors import BatchChangedError, BundleError
 from rollferry.layouts.base import Count, Spec, Taken
-from rollferry.layouts.rows import Rows
+from rollferry.layouts.rows import Rows, offsets_of
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
@@ -79,14 +79,13 @@ class Record(Spec, frozen=True, tag="record"):
             for number in self.columns:
                 taken.column(number, rows)
         else:
-            tags = taken.read(self.tags, np.dtype(np.uint16), Rows.span(0, int(rows.stops.max(initial=0))))
+            tags = taken.read(self.tags, np.dtype(np.uint16), rows.up_to_last())
             if tags.max(initial=0) >= max(len(self.shapes), 1):
                 raise BundleError("the tags of a record don't fit its shapes")
-            chosen = rows.indices()
             for key, number in enumerate(self.columns):
                 has = np.array([key in shape for shape in self.shapes])[tags]
-                taken.column(number, Rows.at((np.cumsum(has) - 1)[chosen[has[chosen]]]))
-            taken.store(self.tags, tags[chosen])
+                taken.column(number, rows.among(has))
+            taken.store(self.tags, tags[rows.indices()])
         return msgspec.structs.replace(self, rows=rows.count)
 
     def decode(self, source: "Decoder") -> list[Any]:
@@ -143,8 +142,7 @@ class Map(Spec, frozen=True, tag="map"):
     @classmethod
     def encode(cls, values: list[dict[Any, Any]], encoder: "Encoder") -> "Map":
         """Encode any dicts."""
-        offsets = np.zeros(len(values) + 1, np.int64)
-        np.cumsum([len(value) for value in values], out=offsets[1:])
+        offsets = offsets_of([len(value) for value in values])
         keys = list(chain.from_iterable(values))
         items = [item for value in values for item in value.values()]
         if not len(keys) == len(items) == offsets[-1]:

@@ -83,6 +83,9 @@ class Registered(Spec, frozen=True, tag="registered"):
         taken.column(self.parts, rows)
         return msgspec.structs.replace(self, rows=rows.count)
 
+    def is_rebuilt_first(self) -> bool:
+        return self.name.startswith(("torch.", "tensordict."))
+
     def decode(self, source: "Decoder") -> list[Any]:
         package = self.name.partition(".")[0]
         if self.name not in BY_NAME and ":" not in self.name and package in MODULES:

@@ -10,7 +10,7 @@ from rollferry.errors import BundleError
 from rollferry.layouts.arrays import ArraySpec
 from rollferry.layouts.base import Spec, Taken
 from rollferry.layouts.lazy import LazyRows
-from rollferry.layouts.rows import Rows
+from rollferry.layouts.rows import Rows, offsets_of
 
 if TYPE_CHECKING:
     from rollferry.layouts.decoder import Decoder
@@ -70,9 +70,7 @@ class Shared(Spec, frozen=True, tag="shared"):
         values = spec.target().join(rows)
         if values is None:
             return None
-        offsets = np.zeros(len(rows) + 1, np.int64)
-        np.cumsum([len(row) for row in rows], out=offsets[1:])
-        return LazyRows(values, offsets)
+        return LazyRows(values, offsets_of([len(row) for row in rows]))
 
     def select(self, rows: Rows, taken: Taken) -> "Shared":
         index = taken.read(self.index, np.dtype(np.int64), rows).copy()
@@ -87,6 +85,9 @@ class Shared(Spec, frozen=True, tag="shared"):
         index[index >= 0], index[index < 0] = own_index, -1 - foreign_index
         taken.store(self.index, index)
         return msgspec.structs.replace(self, rows=rows.count)
+
+    def is_rebuilt_first(self) -> bool:
+        return True
 
     def refer(self, foreign: int, rows: Rows, taken: Taken) -> None:
         """Ask for what some of the pairs refer to."""

@@ -82,12 +82,10 @@ class Union(Spec, frozen=True, tag="union"):
         return cls.encode(values, tags.astype(np.uint16), encoder, lambda group: encoder.add(encode(group)))
 
     def select(self, rows: Rows, taken: Taken) -> "Union":
-        tags = taken.read(self.tags, self._tags_dtype(), Rows.span(0, int(rows.stops.max(initial=0))))
-        chosen = rows.indices()
+        tags = taken.read(self.tags, self._tags_dtype(), rows.up_to_last())
         for tag, number in enumerate(self.columns):
-            has = tags == tag
-            taken.column(number, Rows.at((np.cumsum(has) - 1)[chosen[has[chosen]]]))
-        taken.store(self.tags, tags[chosen])
+            taken.column(number, rows.among(tags == tag))
+        taken.store(self.tags, tags[rows.indices()])
         return msgspec.structs.replace(self, rows=rows.count)
 
     def decode(self, source: "Decoder") -> list[Any]:

@@ -1,0 +1,139 @@
+"""The space of a namespace: its quota, and what a put does where there is no room."""
+
+import time
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeVar, get_args
+
+from rollferry.bundle.lifetime import age_of
+from rollferry.bundle.stages import open_manifest
+from rollferry.engines.base import Engine
+from rollferry.errors import EngineFullError, RollferryError
+
+__all__ = ["FullPolicy", "Space"]
+
+FullPolicy = Literal["raise", "block", "evict-oldest"]
+QUOTA_PAUSE = 0.001  # between two looks whether the quota has room
+STORE_PAUSE = 0.05  # whether the engine has, where a try takes memory first
+T = TypeVar("T")
+
+
+class QuotaFullError(EngineFullError):
+    """The quota has no room now."""
+
+
+class Space(NamedTuple):
+    """The space of a namespace, as its owner wants it.
+
+    Parameters
+    ----------
+    quota
+        Most bytes of its bundles; None for any number.
+    full
+        What a put does where there is no room, in the quota or the engine: ``raise`` EngineFullError, ``block`` until there is,
+        or ``evict-oldest``: remove the oldest bundles of the namespace, read or not.
+    patience
+        Seconds to block at most.
+    """
+
+    quota: int | None = None
+    full: FullPolicy = "raise"
+    patience: float = 60.0
+
+    def check(self) -> None:
+        """Raise ValueError unless it makes sense."""
+        if self.full not in get_args(FullPolicy):
+            raise ValueError(f"full must be one of {', '.join(get_args(FullPolicy))}, not {self.full!r:.60}")
+        if self.patience < 0 or (self.quota is not None and self.quota < 1):
+            raise ValueError("quota must be at least one byte, and patience at least 0 seconds")
+
+    def place(self, engine: Engine, key: str, nbytes: int, attempt: Callable[[], T]) -> T:
+        """Give what `attempt` to put so many bytes gives, which may be tried several times.
+
+        Raises
+        ------
+        EngineFullError
+            There is no room.
+        """
+        if self.quota is None and self.full == "raise":
+            return attempt()
+        late = time.monotonic() + self.patience
+        reserved = self.quota is None
+        try:
+            while True:
+                try:
+                    reserved = reserved or self._reserve(engine, key, nbytes)
+                    return attempt()
+                except EngineFullError as error:
+                    never = self.quota is not None and nbytes > self.quota
+                    if never or not ROOM[self.full](Refusal(engine, key, error, late)):
+                        raise
+        finally:
+            if self.quota is not None:
+                engine.unreserve(key)
+
+    def _reserve(self, engine: Engine, key: str, nbytes: int) -> bool:
+        """Set bytes aside. Raises QuotaFullError where the quota doesn't leave them."""
+        namespace, quota = key.rpartition(".")[0], self.quota or 0
+        if nbytes > quota or not engine.reserve(namespace, key, nbytes, quota):
+            raise QuotaFullError(
+                f"the namespace {namespace!r} has a quota of {quota:,} bytes, which leaves no room for {nbytes:,}. "
+                "Remove bundles that were read, raise the quota, or connect with full='block'",
+                needed=nbytes,
+                free=0,
+            )
+        return True
+
+
+class Refusal(NamedTuple):
+    """A put that found no room.
+
+    Parameters
+    ----------
+    engine, key
+        Where, and of which bundle.
+    error
+        What it raised.
+    late
+        When to give up, by time.monotonic().
+    """
+
+    engine: Engine
+    key: str
+    error: EngineFullError
+    late: float
+
+
+def wait(refusal: Refusal) -> bool:
+    """Wait for others to make room; False where it took too long."""
+    now = time.monotonic()
+    if now >= refusal.late:
+        refusal.error.add_note("nobody made room in time (patience)")
+        return False
+    quick = isinstance(refusal.error, QuotaFullError) and not refusal.engine.networked
+    time.sleep(min(QUOTA_PAUSE if quick else STORE_PAUSE, refusal.late - now))
+    return True
+
+
+def evict(refusal: Refusal) -> bool:
+    """Remove the oldest bundle of the namespace; False where there is none."""
+    start = refusal.key.rpartition(".")[0] + "."
+    ages = {}
+    for other in refusal.engine.list():
+        if other.startswith(start):
+            try:
+                lifetime = open_manifest(refusal.engine, other)[0].lifetime
+            except RollferryError:  # gone meanwhile, or damaged
+                continue
+            ages[other] = float("inf") if lifetime is None else age_of(lifetime)
+    if not ages:
+        return False
+    refusal.engine.remove(max(ages, key=ages.__getitem__))
+    return True
+
+
+#: What makes room, by policy; False where it can't.
+ROOM: dict[str, Callable[[Refusal], bool]] = {
+    "raise": lambda _: False,
+    "block": wait,
+    "evict-oldest": evict,
+}

@@ -1,0 +1,135 @@
+"""Bytes set aside for bundles being written: a file for each, locked by its writer, with the size in its name."""
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from rollferry import _native
+from rollferry.engines.shm.descriptors import close_file, lock_whole, open_file
+from rollferry.engines.shm.directory import Directory
+from rollferry.engines.shm.segment import HEADER_NBYTES, READER_BYTE, WRITER_BYTE, unpack_header
+from rollferry.errors import BundleError
+
+__all__ = ["Reservations"]
+
+HELD = re.compile(r"([A-Za-z0-9_-]+)\.([0-9a-f]{32})-([0-9a-f]{1,16})")  # namespace, id, bytes
+WAITS = re.compile(r"([A-Za-z0-9_-]+)~([0-9a-f]{16})-([0-9a-f]{32})")  # namespace, since when, id
+PAUSE = 0.0005
+
+
+class Reservations:
+    """What is set aside in a directory. Thread-safe.
+
+    Parameters
+    ----------
+    directory
+        The directory.
+    """
+
+    def __init__(self, directory: Directory) -> None:
+        self._directory = directory
+        self._held: dict[str, tuple[int, str]] = {}
+        self._waiting: dict[str, tuple[int, str]] = {}
+        self._sizes: dict[str, int] = {}  # of the bundles last seen, which don't change
+
+    def take(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:
+        """Set bytes aside if those of the namespace then stay within its quota."""
+        with self._alone(namespace):
+            own = self._waiting.get(key)
+            set_aside, waiting = self._others(namespace)
+            first = (own is None and not waiting) or (own is not None and all(own[1] <= path for path in waiting))
+            if first and self._live(namespace) + set_aside + nbytes <= quota:
+                self._held[key] = self._made(f"{self._directory.reserved}/{key}-{nbytes:x}")
+                delete(self._waiting.pop(key, None))
+                return True
+            if own is None:
+                now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
+                self._waiting[key] = self._made(f"{self._directory.reserved}/{namespace}~{now:016x}-{key[-32:]}")
+            return False
+
+    def give_back(self, key: str) -> None:
+        """End what was set aside for a bundle, or the waiting for it."""
+        delete(self._held.pop(key, None))
+        delete(self._waiting.pop(key, None))
+
+    def after_fork(self) -> None:
+        """Leave what the parent has set aside to it."""
+        self._held.clear()
+        self._waiting.clear()
+
+    def _live(self, namespace: str) -> int:
+        """Give the bytes of bundles, without the space behind them in their segments."""
+        start = f"{namespace}."
+        keys = [key for key in self._directory.live_keys() if key.startswith(start)]
+        self._sizes = {key: self._sizes.get(key) or self._content_nbytes(key) for key in keys}
+        return sum(self._sizes.values())
+
+    def _content_nbytes(self, key: str) -> int:
+        fd = open_file(self._directory.live_path(key), os.O_RDONLY)
+        if fd is None:  # removed meanwhile
+            return 0
+        try:
+            sizes = unpack_header(os.pread(fd, HEADER_NBYTES, 0), key, os.fstat(fd).st_size)
+            return 0 if sizes is None else sum(sizes)
+        except BundleError:  # it takes its memory all the same
+            return os.fstat(fd).st_size
+        finally:
+            close_file(fd)
+
+    def _others(self, namespace: str) -> tuple[int, list[str]]:
+        """Give the bytes that are set aside, and the paths of those who wait, which sort by when they came."""
+        total, waiting = 0, []
+        for name in os.listdir(self._directory.reserved):
+            held, waits = HELD.fullmatch(name), WAITS.fullmatch(name)
+            path = f"{self._directory.reserved}/{name}"
+            if held is not None and held[1] == namespace and is_alive(path):
+                total += int(held[3], 16)
+            elif waits is not None and waits[1] == namespace and is_alive(path):
+                waiting.append(path)
+        return total, waiting
+
+    @staticmethod
+    def _made(path: str) -> tuple[int, str]:
+        """Make a file that is locked as long as this process has it open."""
+        fd = open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        if fd is None or not _native.try_lock(fd, WRITER_BYTE, True):
+            raise FileNotFoundError(f"{path} can't be made")
+        return fd, path
+
+    @contextmanager
+    def _alone(self, namespace: str) -> Iterator[None]:
+        """Wait until nobody else looks at the space of a namespace; it takes microseconds."""
+        path = f"{self._directory.reserved}/{namespace}"
+        fd = open_file(path, os.O_RDWR | os.O_CREAT)
+        if fd is None:
+            raise FileNotFoundError(f"{path} can't be made")
+        try:
+            while not _native.try_lock(fd, READER_BYTE, True):
+                time.sleep(PAUSE)
+            yield
+        finally:
+            close_file(fd)
+
+
+def delete(made: tuple[int, str] | None) -> None:
+    """Delete and close a file, if there is one."""
+    if made is not None:
+        fd, path = made
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+        close_file(fd)
+
+
+def is_alive(path: str) -> bool:
+    """Whether the process that made a file lives; else it is deleted."""
+    fd = lock_whole(path)
+    if fd is None:
+        return os.path.lexists(path)
+    try:
+        with suppress(FileNotFoundError):
+            os.unlink(path)
+    finally:
+        close_file(fd)
+    return False
