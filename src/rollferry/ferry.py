@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Self, get_args
 
+from rollferry.bundle.checksums import Verify
 from rollferry.bundle.dataproto import SECTIONS
 from rollferry.bundle.describe import BundleReport, describe, ref_of
 from rollferry.bundle.extend import extended
@@ -19,7 +20,7 @@ from rollferry.bundle.publish import Terms, publish
 from rollferry.bundle.read import read
 from rollferry.bundle.rebuild import PausedCollector, packed_field
 from rollferry.bundle.reclaim import Reclaimed, Reclaimer
-from rollferry.bundle.request import FieldsLike, Request, RowsLike, Verify
+from rollferry.bundle.request import FieldsLike, Request, RowsLike
 from rollferry.bundle.space import FullPolicy, Space
 from rollferry.bundle.stages import open_manifest, remove_stages
 from rollferry.engines.base import Engine, Usage
@@ -327,7 +328,11 @@ class Ferry:
             of one dtype and number of dimensions that differ in their first axis at most, without None (rows that occur
             several times are copied for that); all others as a `LazyList`, which is rebuilt when it is first looked into.
         verify
-            ``manifest``: the manifest's checksum. ``full``: those of the payload too. ``auto``: what suits the engine.
+            ``manifest``: the manifest's checksum only. ``full``: those of the payload too, which has one for each block of 16
+            KiB of a member; with `fields` or `rows`, each block that has a byte of them is fetched whole. ``auto``: like
+            ``manifest`` on engines of one host; on those that use a network like ``full`` for the whole batch, and with
+            `fields` or `rows` for every range of at least 16 KiB, such as a large slice of rows. Of shorter ranges, such as
+            scattered rows, only whole blocks in them are verified, so that no more has to be fetched.
 
         Returns
         -------
@@ -346,7 +351,7 @@ class Ferry:
         BundleNotFoundError
             The bundle was removed.
         BundleError
-            The bundle is damaged, or needs a package or registered class that is missing here.
+            The bundle is damaged, has no checksums to verify, or needs a package or registered class that is missing here.
         UnsupportedValueError
             The bundle has pickled values, and this side doesn't allow them.
         EngineError

@@ -24,12 +24,14 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
     rows
         Rows of the batch, where its row-aligned fields agree.
     fetched_nbytes
-        Of a get, bytes of the payload that were fetched, or mapped: all of them, or what fields and rows needed.
+        Of a get, bytes of the payload that were fetched, or mapped: all of them, or what fields and rows
+        needed, with what was fetched to verify that.
     phases
         Phase -> seconds, in the order in which they came. Of a put: ``choose`` (layouts, and where the bytes lie), ``wait`` (for
         room, or to make it, where there was none at first), ``pack``
         (copying them to the engine's memory, which may be sent meanwhile), ``publish`` (manifest, and sending what is left). Of
-        a get: ``open`` (the manifest), ``fetch`` (the payload), ``verify`` (its checksums), ``rebuild`` (the batch).
+        a get: ``open`` (the manifest), ``fetch`` (the payload), ``verify`` (its checksums; with fields or rows part of
+        ``fetch``), ``rebuild`` (the batch).
     """
 
     operation: Operation

@@ -213,6 +213,11 @@ def rollout() -> dict[Any, Any]:
     }
 
 
+def blocks() -> dict[Any, Any]:
+    """A member of two blocks, one of none, and one of one."""
+    return {"two": (np.arange(17_000) % 251).astype(np.uint8), "none": np.empty((0, 3)), "one": np.arange(3.0)}
+
+
 CASES: dict[str, Case] = {
     "dense": Case(dense),
     "ragged": Case(ragged),
@@ -228,6 +233,7 @@ CASES: dict[str, Case] = {
     "pickled": Case(lambda: {"fractions": [fractions.Fraction(1, 3), None]}, {"allow_pickle": True}),
     "typed": Case(typed, {"schema": SCHEMA}, typed_back),
     "rollout": Case(rollout, {"checksum": True}),
+    "blocks": Case(blocks, {"checksum": True}),
     "odd_keys": Case(lambda: {b"bytes": 1, ("a", 2): [2, 3], "\ud800": None, 3: "three"}),
     "empty": Case(dict),
 }

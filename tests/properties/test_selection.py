@@ -1,6 +1,7 @@
 """What get gives for fields and rows equals what indexing the whole batch gives, on whatever batch hypothesis makes."""
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,28 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
 import rollferry
+from rollferry.bundle import checksums
 from rollferry.testing import assert_same, strategies
 
 
-@pytest.fixture(scope="module", params=["inproc", "cut", "shm"])
+@pytest.fixture(scope="module", params=["inproc", "cut", "shm", "verified", "networked"])
 def ferry(request: pytest.FixtureRequest, shared_shm_directory: Path) -> Iterator[Any]:
     urls = {
         "inproc": "inproc://selection",
         "cut": "inproc://selection-in-chunks?chunk=100",
         "shm": f"shm://{shared_shm_directory}",
+        "verified": f"shm://{shared_shm_directory}/verified",
+        "networked": "inproc://selection-networked?chunk=100",
     }
-    with rollferry.connect(urls[request.param]) as ferry:
-        yield ferry
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param in ("verified", "networked"):  # small blocks, so that small members have several
+            patch.setattr(checksums, "BLOCK_NBYTES", 64)
+            patch.setitem(checksums.WIDENED, "auto", 64)
+        with rollferry.connect(urls[request.param], checksum=True) as ferry:
+            if request.param == "verified":
+                patch.setattr(ferry, "get", partial(ferry.get, verify="full"))
+            patch.setattr(ferry._engine, "networked", request.param == "networked")
+            yield ferry
 
 
 @st.composite

@@ -56,9 +56,9 @@ def over(older: Sequence[Stage], added: EncodedBatch, *, overwrite: bool, allow_
 def check_names(older: Sequence[Stage], added: EncodedBatch, *, allow_pickle: bool) -> None:
     """Raise SchemaError where a field to append is there already."""
     there: set[Place] = set()
-    for manifest, reader in older:
-        selection = Selection(manifest, reader, Options(allow_pickle=allow_pickle))
-        there.update(at for at, _ in places(manifest, selection.values))
+    for stage in older:
+        selection = Selection(stage, Options(allow_pickle=allow_pickle))
+        there.update(at for at, _ in places(stage.manifest, selection.values))
     twice = [place(section, key) for section, key, _ in added.entries if (section, key) in there]
     if twice:
         raise SchemaError(f"the bundle has these fields already: {', '.join(twice)}; overwrite=True replaces them")

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import msgspec
 import xxhash
 
+from rollferry.bundle.checksums import checksums_nbytes
 from rollferry.errors import BundleError
 from rollferry.layouts.base import Count
 from rollferry.layouts.encoder import Form
@@ -142,7 +143,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, fo
     keys
         Column with the keys of the batch, where one is neither valid text nor an int of 64 bits.
     checksums
-        xxh3-64 of each member, little-endian, one after the other; None where they were not asked for.
+        xxh3-64 of each block of each member, little-endian, one after the other; None where they were not asked for.
     envelope
         Of a ``dataproto``, also that of older stages.
     base
@@ -213,8 +214,8 @@ def check(manifest: Manifest, payload_nbytes: int) -> None:
                 f"member {number} ({member.offset}, {member.nbytes}) does not lie in the payload in order"
             )
         end = member.offset + member.nbytes
-    if manifest.checksums is not None and len(manifest.checksums) != 8 * len(manifest.members):
-        raise BundleError("the number of checksums is not that of the members")
+    if manifest.checksums is not None and len(manifest.checksums) != checksums_nbytes(manifest.members):
+        raise BundleError("the number of checksums is not that of the blocks")
     check_columns(manifest)
     check_sections(manifest)
 

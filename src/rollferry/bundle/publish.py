@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rollferry.bundle.checksums import Checksums
+from rollferry.bundle.checksums import Checksums, checksums_nbytes
 from rollferry.bundle.fields import EncodedBatch
 from rollferry.bundle.lifetime import born
 from rollferry.bundle.manifest import Base, Manifest, dump
@@ -54,7 +54,7 @@ def publish(engine: Engine, batch: EncodedBatch, terms: Terms, watch: Stopwatch)
         payload_nbytes=plan.nbytes,
         rows=batch.rows,
         keys=batch.keys,
-        checksums=bytes(8 * len(plan.members)) if terms.checksum or engine.networked else None,
+        checksums=bytes(checksums_nbytes(plan.members)) if terms.checksum or engine.networked else None,
         envelope=batch.envelope,
         base=None if base is None else Base.of(base),
         lifetime=born(terms.ttl, terms.readers),

@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from rollferry.bundle.checksums import check_payload
+import numpy as np
+
 from rollferry.bundle.dataproto import SECTIONS, join
 from rollferry.bundle.into import filling
 from rollferry.bundle.manifest import Field, Manifest
@@ -28,14 +29,14 @@ Make = Callable[[Found], Any]
 def read(engine: Engine, ref: TransferRef, request: Request, watch: Stopwatch, make: Make | None = None) -> Any:
     """Rebuild the batch of a reference over leased memory, each field by `make` if it is given."""
     with rebuilding(ref.key):
-        with opened(engine, ref) as stages:
+        with opened(engine, ref, request.verify) as stages:
             watch.lap("open")
             kind = stages[0].manifest.type  # that of all of them
             if request.type not in (None, kind):
                 raise BundleError(f"it is a {kind}; get it with type={kind!r}")
             options = Options(request.allow_pickle, request.readonly, engine.networked)
             if len(stages) == 1 and not request.is_partial:
-                found, rows = everything(stages[0], request, options, watch), None
+                found, rows = everything(stages[0], options, watch), None
             else:
                 found, rows = some(stages, request, options, watch)
         make = make or (partial(lazy_field, bundle=ref.key) if request.lazy else rebuild_field)
@@ -47,15 +48,16 @@ def read(engine: Engine, ref: TransferRef, request: Request, watch: Stopwatch, m
         return batch
 
 
-def everything(stage: Stage, request: Request, options: Options, watch: Stopwatch) -> list[Found]:
+def everything(stage: Stage, options: Options, watch: Stopwatch) -> list[Found]:
     """Fetch a whole bundle."""
     manifest = stage.manifest
     ranges = [(member.offset, member.nbytes) for member in manifest.members]
     members = stage.reader.fetch(ranges, writable=is_writable(manifest, options))
     watch.fetched_nbytes += manifest.payload_nbytes
     watch.lap("fetch")
-    if request.verify == "full" or (request.verify == "auto" and options.networked):
-        check_payload(members, manifest.checksums)
+    if stage.verification is not None:
+        starts, sizes = np.array(ranges, np.int64).reshape(-1, 2).T
+        stage.verification.check(Rows(starts, starts + sizes), members)
         watch.lap("verify")
     decoder = Decoder(
         manifest.columns, members.__getitem__, allow_pickle=options.allow_pickle, readonly=options.readonly
@@ -67,7 +69,7 @@ def some(
     stages: Sequence[Stage], request: Request, options: Options, watch: Stopwatch
 ) -> tuple[list[Found], Rows | None]:
     """Fetch some fields, or some rows of them; of several stages, the newest that has a field."""
-    selections = [Selection(stage.manifest, stage.reader, options) for stage in stages]
+    selections = [Selection(stage, options) for stage in stages]
     there: dict[Place, tuple[Selection, Field]] = {}
     for stage, selection in zip(reversed(stages), reversed(selections), strict=True):
         for place, field in places(stage.manifest, selection.values):

@@ -2,17 +2,17 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 
+from rollferry.bundle.checksums import Verify
 from rollferry.bundle.manifest import BatchType, Section
 from rollferry.errors import SelectionError
 from rollferry.layouts.rows import Rows
 
-__all__ = ["FieldsLike", "Place", "Request", "RowsLike", "Verify", "chosen", "resolve_rows"]
+__all__ = ["FieldsLike", "Place", "Request", "RowsLike", "chosen", "resolve_rows"]
 
-Verify = Literal["auto", "manifest", "full"]
 RowsLike = slice | Sequence[int] | Any  # ndarrays and tensors of ints or bools, too
 FieldsLike = Iterable[Any] | Mapping[str, Iterable[Any] | None]
 

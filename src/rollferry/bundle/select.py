@@ -8,8 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from rollferry import _native
-from rollferry.bundle.manifest import Field, Manifest
-from rollferry.engines.base import Bytes, Reader
+from rollferry.bundle.manifest import Field
+from rollferry.bundle.stages import Stage
+from rollferry.engines.base import Bytes
 from rollferry.errors import BundleError, EngineError
 from rollferry.layouts.base import Int64Array, Spec
 from rollferry.layouts.decoder import Decoder
@@ -51,8 +52,8 @@ class Selection:
 
     Parameters
     ----------
-    manifest, reader
-        The bundle.
+    stage
+        The bundle, open.
     options
         How values are rebuilt.
 
@@ -61,13 +62,13 @@ class Selection:
     specs
         Those of the manifest, and in place of those asked for the ones of their rows.
     fetched_nbytes
-        Bytes fetched so far.
+        Bytes fetched so far, those fetched only to verify others too.
     """
 
-    def __init__(self, manifest: Manifest, reader: Reader, options: Options) -> None:
+    def __init__(self, stage: Stage, options: Options) -> None:
         self._near = NEAR if options.networked else 0
-        self._manifest = manifest
-        self._reader = reader
+        self._stage = stage
+        self._manifest = manifest = stage.manifest
         self._options = options
         self._count = len(manifest.columns)
         self._shared = {number for spec in manifest.columns for number in spec.references()}
@@ -176,7 +177,7 @@ class Selection:
         return self._values[number]
 
     def _values_of(self, number: int) -> list[Any]:
-        selection = Selection(self._manifest, self._reader, self._options)
+        selection = Selection(self._stage, self._options)
         selection.whole(number)
         values = selection.decoder(writable=False).column(number)
         self.fetched_nbytes += selection.fetched_nbytes
@@ -244,16 +245,24 @@ class Selection:
         self._members.update(zip(self._kept, self._fetched(spans, writable=writable), strict=True))
 
     def _fetched(self, spans: Sequence[Rows], *, writable: bool) -> list[Bytes]:
-        """Fetch spans of bytes; give those of each item one after the other."""
+        """Fetch spans of bytes, none of them empty, and verify them; give those of each item one after the other."""
         if not spans:
             return []
+        verification = self._stage.verification
         starts, stops = np.concatenate([s.starts for s in spans]), np.concatenate([s.stops for s in spans])
         ranges = Rows(*merged(starts, stops, self._near))
+        if verification is not None:
+            wide = verification.widened(ranges)
+            ranges = Rows(*merged(wide.starts, wide.stops, self._near))
         self.fetched_nbytes += ranges.count
         sizes = ranges.stops - ranges.starts
-        fetched = self._reader.fetch(list(zip(ranges.starts.tolist(), sizes.tolist(), strict=True)), writable=writable)
+        fetched = self._stage.reader.fetch(
+            list(zip(ranges.starts.tolist(), sizes.tolist(), strict=True)), writable=writable
+        )
         if [len(piece) for piece in fetched] != sizes.tolist():
             raise EngineError("the engine gave other ranges than it was asked for")
+        if verification is not None:
+            verification.check(ranges, fetched)
         addresses = np.array([piece.ctypes.data for piece in fetched], np.int64) - ranges.starts
         return [self._put_together(of_item, ranges, fetched, addresses) for of_item in spans]
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
+from rollferry.bundle.checksums import Verification, Verify
 from rollferry.bundle.manifest import Base, Manifest, load
 from rollferry.engines.base import Engine, Reader
 from rollferry.errors import BundleError, BundleNotFoundError, RefError, RollferryError
@@ -21,15 +22,18 @@ class Stage(NamedTuple):
         Its manifest.
     reader
         Its bytes.
+    verification
+        What is verified of them, if anything is.
     """
 
     manifest: Manifest
     reader: Reader
+    verification: Verification | None = None
 
 
 @contextmanager
-def opened(engine: Engine, ref: TransferRef) -> Iterator[list[Stage]]:
-    """Have all stages of a bundle open, the newest first.
+def opened(engine: Engine, ref: TransferRef, verify: Verify = "auto") -> Iterator[list[Stage]]:
+    """Have all stages of a bundle open, the newest first; `verify` is what of their payloads is to be verified.
 
     Raises
     ------
@@ -38,13 +42,15 @@ def opened(engine: Engine, ref: TransferRef) -> Iterator[list[Stage]]:
     RefError
         The reference is not of this bundle.
     BundleError
-        A stage is damaged, or not the one that the next newer one was put over.
+        A stage is damaged, or not the one that the next newer one was put over, or has no checksums to verify.
     """
+    if verify == "auto" and not engine.networked:
+        verify = "manifest"
     with ExitStack() as readers:
         found: list[Stage] = []
         base: Base | None = Base.of(ref)
         while base is not None and len(found) < ref.stages:
-            found.append(readers.enter_context(opened_stage(engine, base, ref, of_ref=not found)))
+            found.append(readers.enter_context(opened_stage(engine, base, ref, verify, of_ref=not found)))
             if found[-1].manifest.type != found[0].manifest.type:
                 raise BundleError(f"its stage {base.key} is of another type")
             base = found[-1].manifest.base
@@ -54,7 +60,7 @@ def opened(engine: Engine, ref: TransferRef) -> Iterator[list[Stage]]:
 
 
 @contextmanager
-def opened_stage(engine: Engine, base: Base, ref: TransferRef, *, of_ref: bool) -> Iterator[Stage]:
+def opened_stage(engine: Engine, base: Base, ref: TransferRef, verify: Verify, *, of_ref: bool) -> Iterator[Stage]:
     """Have one stage open, which is the one that the reference itself names, or an older one."""
     reader = open_reader(engine, base, ref, of_ref=of_ref)
     try:
@@ -64,7 +70,9 @@ def opened_stage(engine: Engine, base: Base, ref: TransferRef, *, of_ref: bool) 
             # It may have been removed, and its memory used again, while it was read: then that is what to say.
             open_reader(engine, base, ref, of_ref=of_ref).close()
             raise
-        yield Stage(manifest, reader)
+        of = "" if of_ref else f" of its stage {base.key}"
+        verified = None if verify == "manifest" else Verification(manifest.members, manifest.checksums, verify, of)
+        yield Stage(manifest, reader, verified)
     finally:
         reader.close()
 

@@ -9,6 +9,7 @@ import pytest
 
 from rollferry.bundle.manifest import Field, Manifest, dump, load
 from rollferry.bundle.select import Options, Selection
+from rollferry.bundle.stages import Stage
 from rollferry.engines.base import Bytes
 from rollferry.layouts.base import Spec
 from rollferry.layouts.decoder import Decoder
@@ -51,7 +52,7 @@ class Encoded:
     def rows(self, rows: Rows, members: list[Bytes] | None = None) -> list[Any]:
         """Rebuild some rows of the column, from other members where they are given."""
         found = [self.member(number) for number in range(len(self.plan.members))] if members is None else members
-        selection = Selection(self.manifest, MemoryReader(self.plan.members, found), Options(self.allow_pickle))
+        selection = Selection(Stage(self.manifest, MemoryReader(self.plan.members, found)), Options(self.allow_pickle))
         selection.rows(self.root, rows)
         return selection.decoder(writable=True).column(self.root)
 
