@@ -24,6 +24,7 @@ from rollferry.timings import Stopwatch
 __all__ = ["places", "read"]
 
 Make = Callable[[Found], Any]
+EMPTY_ROWS = 1 << 20  # of arrays that hold nothing, to be named one by one
 
 
 def read(engine: Engine, ref: TransferRef, request: Request, watch: Stopwatch, make: Make | None = None) -> Any:
@@ -118,7 +119,9 @@ def select_rows(
         )
     if not different:
         raise SelectionError("none of the fields has rows")
-    rows = resolve_rows(wanted, next(iter(different)))
+    payloads = {id(selection): selection.payload_nbytes for selection, _ in fields.values()}
+    # Eight rows need a byte, but for arrays whose rows are empty.
+    rows = resolve_rows(wanted, next(iter(different)), most=EMPTY_ROWS + 8 * sum(payloads.values()))
     indices = {}
     for place, (selection, field) in fields.items():
         if counts[place] is None:
