@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rollferry.bundle.dataproto import SECTIONS, join
-from rollferry.bundle.into import filling
+from rollferry.bundle.into import check_distinct, filling
 from rollferry.bundle.manifest import Field, Manifest
 from rollferry.bundle.rebuild import Found, lazy_field, rebuild_field, rebuilding
 from rollferry.bundle.request import Place, Request, chosen, resolve_rows
@@ -46,7 +46,9 @@ def read(engine: Engine, ref: TransferRef, request: Request, watch: Stopwatch, m
         fill(values, into)
         batch = assemble(stages[0].manifest, values, request, rows)
         watch.lap("rebuild")
+    if request.data_cls is None or request.type != "dataproto":
         return batch
+    return request.data_cls(**batch)  # whose own errors are not the bundle's
 
 
 def everything(stage: Stage, options: Options, watch: Stopwatch) -> list[Found]:
@@ -149,6 +151,7 @@ def fill(values: dict[Place, Any], into: Mapping[Any, Any]) -> None:
     missing = set(into) - {place.key for place in filled}
     if missing:
         raise SelectionError(f"there is a buffer for {missing.pop()!r}, which is no field that was read")
+    check_distinct({place: into[place.key] for place in filled})
     for place in filled:
         values[place] = values[place]()
 
@@ -161,4 +164,4 @@ def assemble(manifest: Manifest, values: Mapping[Place, Any], request: Request, 
     sections: dict[str, dict[Any, Any]] = {section: {} for section in asked}  # a section without fields is there too
     for place, value in values.items():
         sections.setdefault(str(place.section), {})[place.key] = value
-    return join(manifest.envelope, sections, request.data_cls, None if rows is None else rows.count)
+    return join(manifest.envelope, sections, rows=None if rows is None else rows.count)

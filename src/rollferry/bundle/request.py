@@ -51,8 +51,12 @@ def chosen(fields: FieldsLike | None, there: Collection[Place]) -> list[Place]:
         return of_sections(fields, there)
     if isinstance(fields, str | bytes):
         raise SelectionError(f"fields must be a list of names, such as [{fields!r:.60}]")
-    wanted = list(fields)
-    if len(set(wanted)) != len(wanted):
+    try:
+        wanted = list(fields)
+        different = set(wanted)
+    except TypeError as error:
+        raise SelectionError(f"fields must be a list of names: {error}") from None
+    if len(different) != len(wanted):
         raise SelectionError("a field is asked for twice")
     by_key: dict[Any, list[Place]] = {}
     for place in there:
