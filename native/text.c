@@ -178,23 +178,10 @@ typedef struct {
     Py_ssize_t items;
 } stored;
 
-/* Bounds of part i, checked against `total` because earlier decoding may have run code that wrote to the offsets. */
-static int cut(const int64_t *offsets, Py_ssize_t i, Py_ssize_t total, Py_ssize_t *start, Py_ssize_t *n)
-{
-    int64_t first = offsets[i], end = offsets[i + 1];
-    if (first < 0 || end < first || end > total) {
-        PyErr_SetString(PyExc_ValueError, "the offsets were changed while they were being read");
-        return -1;
-    }
-    *start = (Py_ssize_t)first;
-    *n = (Py_ssize_t)(end - first);
-    return 0;
-}
-
 static PyObject *decode_item(const stored *in, Py_ssize_t i)
 {
     Py_ssize_t start, n;
-    if (cut(in->offsets, i, in->view.len, &start, &n) < 0) {
+    if (rf_cut(in->offsets, i, in->view.len, &start, &n) < 0) {
         return NULL;
     }
     return in->kind->decode((const char *)in->view.buf + start, n);
@@ -229,7 +216,7 @@ static PyObject *decode_rows(const stored *in, const int64_t *row_offsets, Py_ss
     }
     for (Py_ssize_t i = 0; i < rows; i++) {
         Py_ssize_t first, n;
-        PyObject *row = cut(row_offsets, i, in->items, &first, &n) < 0 ? NULL : decode_row(in, first, n, tuple);
+        PyObject *row = rf_cut(row_offsets, i, in->items, &first, &n) < 0 ? NULL : decode_row(in, first, n, tuple);
         if (row == NULL || PyList_SetItem(result, i, row) < 0) {
             Py_DECREF(result);
             return NULL;

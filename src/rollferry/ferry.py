@@ -19,7 +19,7 @@ from rollferry.bundle.rebuild import PausedCollector, packed_field
 from rollferry.bundle.reclaim import Reclaimed, Reclaimer
 from rollferry.bundle.request import FieldsLike, Request, RowsLike, Verify
 from rollferry.bundle.space import FullPolicy, Space
-from rollferry.bundle.stages import open_manifest, remove_stages
+from rollferry.bundle.stages import open_manifest, remove_stages, stages_of, stages_within
 from rollferry.engines.base import Engine, Usage
 from rollferry.engines.registry import open_engine, parse_size
 from rollferry.errors import FerryClosedError, RefError, SchemaError, StaleRolloutError
@@ -101,7 +101,7 @@ def connect(
     """
     if not isinstance(namespace, str) or NAMESPACE_PATTERN.fullmatch(namespace) is None:  # type: ignore[redundant-expr]
         raise ValueError(f"{namespace!r} is no namespace: letters, digits, - and _ are allowed, at most 63")
-    if reader is not None and NAMESPACE_PATTERN.fullmatch(reader) is None:
+    if reader is not None and (not isinstance(reader, str) or NAMESPACE_PATTERN.fullmatch(reader) is None):  # type: ignore[redundant-expr]
         raise ValueError(f"{reader!r:.80} is no name of a reader: letters, digits, - and _ are allowed, at most 63")
     space = Space(parse_size(quota) if isinstance(quota, str) else quota, full, patience)
     space.check()
@@ -263,7 +263,7 @@ class Ferry:
         )
         new = publish(engine, stage, terms, watch)
         if ttl is not None:
-            keep(engine, own.key, ttl)  # as long as what was put over it
+            keep(engine, own, ttl)  # as long as what was put over it
         self._note("put", new, watch)
         return new
 
@@ -456,8 +456,8 @@ class Ferry:
         Parameters
         ----------
         ref
-            What `put` returned, its dict, or its JSON; or an id of the Ferry's namespace, as `list` gives it, which removes it
-            whoever reads it.
+            What `put` returned, its dict, or its JSON: it goes with as many older stages as the reference says. Or an id of
+            the Ferry's namespace, as `list` gives it, which removes it whoever reads it, and older stages in that namespace.
         force
             Whether to remove it although readers that were asked for are not done.
 
@@ -468,11 +468,11 @@ class Ferry:
         """
         engine = self._open_engine("dict")
         if isinstance(ref, str) and ID_PATTERN.fullmatch(ref):
-            return remove_stages(engine, f"{self._namespace}.{ref}")
+            return remove_stages(engine, stages_within(engine, self._namespace, ref))
         own = self._own(ref)
         if own.readers is not None and not force:
-            return note_done(engine, own.key, self._reader or f"{self._token}-{os.getpid()}", own.readers)
-        return engine.remove(own.key) if own.stages == 1 else remove_stages(engine, own.key)
+            return note_done(engine, own, self._reader or f"{self._token}-{os.getpid()}", own.readers)
+        return remove_stages(engine, stages_of(engine, own))
 
     def keep(self, ref: Ref, seconds: float) -> None:
         """Have a bundle live so many seconds from now on, at least, whatever time it was put with.
@@ -483,7 +483,7 @@ class Ferry:
             It is gone.
         """
         check_life(seconds, None)
-        keep(self._open_engine("dict"), self._own(ref).key, seconds)
+        keep(self._open_engine("dict"), self._own(ref), seconds)
 
     def gc(self, *, dry_run: bool = False) -> Sequence[Reclaimed]:
         """Remove the bundles, of all namespaces, whose time is over, and say which they were.

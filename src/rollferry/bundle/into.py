@@ -43,7 +43,7 @@ def filling(found: Found, buffer: Any) -> Filling:
         values, offsets = rebuild_field(found), None
     else:
         rows = spec.packed(decoder)
-        values, offsets = (None, None) if rows is None else (rows.values, rows.offsets)
+        values, offsets = (None, None) if rows is None else (rows.values, rows.offsets.copy())
     if not (isinstance(values, np.ndarray) or is_tensor(values)):
         raise SelectionError(f"field {key!r} can't be read into a buffer: it consists of no arrays of one dtype")
     check(key, values, buffer, any_wider=numbers)

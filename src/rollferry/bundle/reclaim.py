@@ -1,6 +1,7 @@
 """Bundles whose time is over: found, and removed."""
 
 import time
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -64,10 +65,12 @@ class Reclaimer:
             if lifetime is None:
                 continue
             reason = expired(state_of(lifetime, set()))
-            if reason is not None:  # by what it was put with; somebody may have kept it
-                reason = expired(state_of(lifetime, self._engine.notes(key)))
-            if reason is not None and (dry_run or self._engine.remove(key)):
-                found.append(Reclaimed(key=key, nbytes=sizes[key], reason=reason))
+            if reason is None:
+                continue
+            with suppress(RollferryError):  # one that is out of reach must not keep the others
+                reason = expired(state_of(lifetime, self._engine.notes(key)))  # somebody may have kept it
+                if reason is not None and (dry_run or self._engine.remove(key)):
+                    found.append(Reclaimed(key=key, nbytes=sizes[key], reason=reason))
         return found
 
     def _lifetime(self, key: str) -> Lifetime | None:

@@ -127,7 +127,7 @@ class Selection:
         spans = rows.scaled(dtype.itemsize).joined()
         place = self._checked(member, dtype.itemsize, rows)
         (data,) = self._fetched([Rows(spans.starts + place, spans.stops + place)], writable=False)
-        return data.view(dtype.base).reshape(-1, *dtype.shape)
+        return data.view(dtype.base).reshape(-1, *dtype.shape).copy()  # as in Decoder.places
 
     def keep(self, member: int, nbytes: int, rows: Rows) -> None:
         self._checked(member, nbytes, rows)
@@ -153,6 +153,9 @@ class Selection:
         lengths = np.delete(np.diff(found), firsts[1:] - 1) if len(found) else found
         if len(found) and (lengths.min() < 0 or found.min() < 0):
             raise BundleError("offsets fall")
+        check_apart(
+            rows, found[:-1] if len(firsts) == 1 else np.delete(found, firsts + spans.stops - spans.starts), lengths
+        )
         placed = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=placed[1:])
         self.store(member, placed)
@@ -286,6 +289,17 @@ class Selection:
             allow_pickle=self._options.allow_pickle,
             readonly=self._options.readonly,
         )
+
+
+def check_apart(rows: Rows, starts: Int64Array, lengths: Int64Array) -> None:
+    """Raise BundleError where different rows have items in common: many rows could then be of far more bytes than there are."""
+    if len(rows.starts) < 2:  # one span, whose offsets rise
+        return
+    numbers = rows.indices()
+    order = np.argsort(numbers, kind="stable")
+    numbers, starts, stops = numbers[order], starts[order], (starts + lengths)[order]
+    if (starts[1:] < stops[:-1])[numbers[1:] != numbers[:-1]].any():
+        raise BundleError("offsets fall")
 
 
 def is_rebuilt_first(spec: Spec) -> bool:
