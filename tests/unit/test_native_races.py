@@ -110,7 +110,10 @@ def test_texts(kind: Any, unsteady: Any) -> None:
 
     attempts(lambda: _native.text_list(data, cuts, kind), check)
     steady, groups = offsets(), unsteady(np.arange(ROWS + 1, dtype=np.int64))
-    attempts(lambda: _native.text_rows(data, steady, groups, kind, list), lambda rows: check([item for row in rows for item in row]))
+    attempts(
+        lambda: _native.text_rows(data, steady, groups, kind, list),
+        lambda rows: check([item for row in rows for item in row]),
+    )
 
 
 def test_a_str_is_made_of_one_reading(unsteady: Any) -> None:

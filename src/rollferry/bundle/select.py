@@ -179,7 +179,9 @@ class Selection:
     def _values_of(self, number: int) -> list[Any]:
         selection = Selection(self._manifest, self._reader, self._options)
         selection.whole(number)
-        values = selection.decoder(writable=False).column(number)
+        # Jagged tensors write to their memory, and it must not be that of a stored bundle.
+        writable = any(spec.needs_writable() for spec in self._manifest.columns)
+        values = selection.decoder(writable=writable).column(number)
         self.fetched_nbytes += selection.fetched_nbytes
         return values
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -131,10 +132,12 @@ class Reservations:
 
 
 def is_alive(path: str) -> bool:
-    """Whether the process that made a file lives; else it is deleted."""
+    """Whether the process that made a file lives; else it is deleted. What is no file was made by nobody."""
     fd = lock_whole(path)
     if fd is None:
-        return os.path.lexists(path)
+        with suppress(FileNotFoundError):
+            return stat.S_ISREG(os.lstat(path).st_mode)
+        return False
     try:
         with suppress(FileNotFoundError):
             os.unlink(path)
