@@ -130,6 +130,17 @@ PyObject *rf_new_int64(Py_ssize_t n, int64_t **data);
  * falls, and ends at `total`. Gives its data and row count; -1 with ValueError otherwise. */
 int rf_check_offsets(PyObject *offsets, int64_t total, const int64_t **data, Py_ssize_t *rows);
 
+/* One number of memory that another thread or process may write to meanwhile: read exactly once, whatever the compiler
+ * would like better, so that what is checked is what is used. */
+static inline int64_t rf_read_once(const int64_t *place)
+{
+    return *(const volatile int64_t *)place;
+}
+
+/* Start and length of part `i` of `total`. Checked although rf_check_offsets did so: since then code may have run that
+ * writes to the offsets, or they lie in a bundle that is written to. -1 with ValueError. */
+int rf_cut(const int64_t *offsets, Py_ssize_t i, Py_ssize_t total, Py_ssize_t *start, Py_ssize_t *n);
+
 /* Each file adds its types to the module and the state, and its functions to the module. */
 int rf_cpython_init(PyObject *module, rf_state *state);
 int rf_spans_init(PyObject *module, rf_state *state);

@@ -358,9 +358,8 @@ static int check_stored(stored *in, const char *type_name, const char *kind_name
     return 0;
 }
 
-static PyObject *build_row(stored *in, const sequence *seq, int64_t start, int64_t end)
+static PyObject *build_row(stored *in, const sequence *seq, Py_ssize_t start, Py_ssize_t n)
 {
-    Py_ssize_t n = (Py_ssize_t)(end - start);
     PyObject *row = seq->make(n);
     PyObject **slots = row == NULL || n == 0 ? NULL : rf_slots(row, n, &in->scratch);
     if (slots == NULL) {
@@ -398,7 +397,8 @@ static PyObject *build_rows(stored *in, const sequence *seq, const int64_t *offs
         return NULL;
     }
     for (Py_ssize_t i = 0; i < rows; i++) {
-        PyObject *row = build_row(in, seq, offsets[i], offsets[i + 1]);
+        Py_ssize_t start, n;
+        PyObject *row = rf_cut(offsets, i, in->count, &start, &n) < 0 ? NULL : build_row(in, seq, start, n);
         if (row == NULL || PyList_SetItem(result, i, row) < 0) {
             Py_DECREF(result);
             return NULL;

@@ -176,31 +176,40 @@ typedef struct {
     const kind *kind;
     const int64_t *offsets;
     Py_ssize_t items;
+    char *copy;
+    Py_ssize_t capacity;
 } stored;
 
-/* Bounds of part i, checked against `total` because earlier decoding may have run code that wrote to the offsets. */
-static int cut(const int64_t *offsets, Py_ssize_t i, Py_ssize_t total, Py_ssize_t *start, Py_ssize_t *n)
+/* A copy of an item, until the next one: CPython reads text several times, and makes a str that breaks its own rules where
+ * another process writes to the bundle in between. */
+static const char *copied(stored *in, const char *text, Py_ssize_t n)
 {
-    int64_t first = offsets[i], end = offsets[i + 1];
-    if (first < 0 || end < first || end > total) {
-        PyErr_SetString(PyExc_ValueError, "the offsets were changed while they were being read");
-        return -1;
+    if (n > in->capacity) {
+        char *copy = PyMem_Realloc(in->copy, (size_t)n);
+        if (copy == NULL) {
+            PyErr_NoMemory();
+            return NULL;
+        }
+        in->copy = copy;
+        in->capacity = n;
     }
-    *start = (Py_ssize_t)first;
-    *n = (Py_ssize_t)(end - first);
-    return 0;
+    return n == 0 ? text : memcpy(in->copy, text, (size_t)n);
 }
 
-static PyObject *decode_item(const stored *in, Py_ssize_t i)
+static PyObject *decode_item(stored *in, Py_ssize_t i)
 {
     Py_ssize_t start, n;
-    if (cut(in->offsets, i, in->view.len, &start, &n) < 0) {
+    if (rf_cut(in->offsets, i, in->view.len, &start, &n) < 0) {
         return NULL;
     }
-    return in->kind->decode((const char *)in->view.buf + start, n);
+    const char *text = (const char *)in->view.buf + start;
+    if (in->kind->decode == decode_str) {
+        text = copied(in, text, n);
+    }
+    return text == NULL ? NULL : in->kind->decode(text, n);
 }
 
-static int decode_items(const stored *in, Py_ssize_t first, Py_ssize_t n, PyObject *row,
+static int decode_items(stored *in, Py_ssize_t first, Py_ssize_t n, PyObject *row,
                         int (*set)(PyObject *, Py_ssize_t, PyObject *))
 {
     for (Py_ssize_t i = 0; i < n; i++) {
@@ -212,7 +221,7 @@ static int decode_items(const stored *in, Py_ssize_t first, Py_ssize_t n, PyObje
     return 0;
 }
 
-static PyObject *decode_row(const stored *in, Py_ssize_t first, Py_ssize_t n, int tuple)
+static PyObject *decode_row(stored *in, Py_ssize_t first, Py_ssize_t n, int tuple)
 {
     PyObject *row = tuple ? PyTuple_New(n) : PyList_New(n);
     if (row != NULL && decode_items(in, first, n, row, tuple ? PyTuple_SetItem : PyList_SetItem) < 0) {
@@ -221,7 +230,7 @@ static PyObject *decode_row(const stored *in, Py_ssize_t first, Py_ssize_t n, in
     return row;
 }
 
-static PyObject *decode_rows(const stored *in, const int64_t *row_offsets, Py_ssize_t rows, int tuple)
+static PyObject *decode_rows(stored *in, const int64_t *row_offsets, Py_ssize_t rows, int tuple)
 {
     PyObject *result = PyList_New(rows);
     if (result == NULL) {
@@ -229,7 +238,7 @@ static PyObject *decode_rows(const stored *in, const int64_t *row_offsets, Py_ss
     }
     for (Py_ssize_t i = 0; i < rows; i++) {
         Py_ssize_t first, n;
-        PyObject *row = cut(row_offsets, i, in->items, &first, &n) < 0 ? NULL : decode_row(in, first, n, tuple);
+        PyObject *row = rf_cut(row_offsets, i, in->items, &first, &n) < 0 ? NULL : decode_row(in, first, n, tuple);
         if (row == NULL || PyList_SetItem(result, i, row) < 0) {
             Py_DECREF(result);
             return NULL;
@@ -246,7 +255,7 @@ static int check_stored(stored *in, const char *kind_name, PyObject *offsets)
 
 static PyObject *text_list(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    stored in;
+    stored in = {.copy = NULL};
     PyObject *offsets, *result = NULL;
     const char *kind_name;
     if (!PyArg_ParseTuple(args, "y*Os:text_list", &in.view, &offsets, &kind_name)) {
@@ -255,13 +264,14 @@ static PyObject *text_list(PyObject *Py_UNUSED(module), PyObject *args)
     if (check_stored(&in, kind_name, offsets) == 0) {
         result = decode_row(&in, 0, in.items, 0);
     }
+    PyMem_Free(in.copy);
     PyBuffer_Release(&in.view);
     return result;
 }
 
 static PyObject *text_rows(PyObject *Py_UNUSED(module), PyObject *args)
 {
-    stored in;
+    stored in = {.copy = NULL};
     PyObject *offsets, *cuts, *row_type, *result = NULL;
     const char *kind_name;
     if (!PyArg_ParseTuple(args, "y*OOsO:text_rows", &in.view, &offsets, &cuts, &kind_name, &row_type)) {
@@ -276,6 +286,7 @@ static PyObject *text_rows(PyObject *Py_UNUSED(module), PyObject *args)
                rf_check_offsets(cuts, in.items, &row_offsets, &rows) == 0) {
         result = decode_rows(&in, row_offsets, rows, tuple);
     }
+    PyMem_Free(in.copy);
     PyBuffer_Release(&in.view);
     return result;
 }

@@ -1,4 +1,4 @@
-/* Views: contiguous values cut into rows by offsets or shapes, all of which may be hostile. */
+/* Views: contiguous values cut into rows by offsets or shapes, all of which may be hostile, and change at any time. */
 #include "native.h"
 
 static int is_int64(PyObject *object, int ndim)
@@ -28,6 +28,18 @@ int rf_check_offsets(PyObject *offsets, int64_t total, const int64_t **data, Py_
     }
     *data = values;
     *rows = n;
+    return 0;
+}
+
+int rf_cut(const int64_t *offsets, Py_ssize_t i, Py_ssize_t total, Py_ssize_t *start, Py_ssize_t *n)
+{
+    int64_t first = rf_read_once(&offsets[i]), end = rf_read_once(&offsets[i + 1]);
+    if (first < 0 || end < first || end > total) {
+        PyErr_SetString(PyExc_ValueError, "the offsets were changed while they were being read");
+        return -1;
+    }
+    *start = (Py_ssize_t)first;
+    *n = (Py_ssize_t)(end - first);
     return 0;
 }
 
@@ -83,8 +95,12 @@ static PyObject *split_rows(PyObject *module, PyObject *args)
     }
     PyObject *list = PyList_New(rows);
     for (Py_ssize_t i = 0; list != NULL && i < rows; i++) {
-        dims[0] = offset[i + 1] - offset[i];
-        PyObject *view = new_view(values, offset[i] * stride, ndim, dims);
+        Py_ssize_t start, n;
+        PyObject *view = NULL;
+        if (rf_cut(offset, i, PyArray_DIM(values, 0), &start, &n) == 0) {
+            dims[0] = n;
+            view = new_view(values, start * stride, ndim, dims);
+        }
         if (view == NULL || PyList_SetItem(list, i, view) < 0) {
             Py_CLEAR(list);
         }
@@ -133,17 +149,21 @@ static PyObject *split_shapes(PyObject *module, PyObject *args)
     Py_ssize_t rows = PyArray_DIM((PyArrayObject *)shapes, 0), position = 0, itemsize = PyArray_ITEMSIZE(values);
     int ndim = (int)PyArray_DIM((PyArrayObject *)shapes, 1);
     const int64_t *shape = PyArray_DATA((PyArrayObject *)shapes);
+    int64_t own[NPY_MAXDIMS]; /* of one row */
     npy_intp dims[NPY_MAXDIMS];
     PyObject *list = PyList_New(rows);
     for (Py_ssize_t i = 0; list != NULL && i < rows; i++, shape += ndim) {
-        int64_t count = count_items(shape, ndim, left);
+        for (int axis = 0; axis < ndim; axis++) {
+            own[axis] = rf_read_once(&shape[axis]);
+        }
+        int64_t count = count_items(own, ndim, left);
         if (count < 0 || count > left) {
             PyErr_Format(PyExc_ValueError, "the shape of row %zd does not fit its values", i);
             Py_CLEAR(list);
             break;
         }
         for (int axis = 0; axis < ndim; axis++) {
-            dims[axis] = shape[axis];
+            dims[axis] = own[axis];
         }
         PyObject *view = new_view(values, position * itemsize, ndim, dims);
         if (view == NULL || PyList_SetItem(list, i, view) < 0) {
@@ -175,7 +195,8 @@ static PyObject *group_rows(PyObject *module, PyObject *args)
     int tuples = row_type == (PyObject *)&PyTuple_Type;
     PyObject *list = PyList_New(rows);
     for (Py_ssize_t i = 0; list != NULL && i < rows; i++) {
-        PyObject *row = PyList_GetSlice(items, offset[i], offset[i + 1]);
+        Py_ssize_t start, n;
+        PyObject *row = rf_cut(offset, i, PyList_Size(items), &start, &n) < 0 ? NULL : PyList_GetSlice(items, start, start + n);
         if (row != NULL && tuples) {
             PyObject *tuple = PyList_AsTuple(row);
             Py_DECREF(row);

@@ -22,7 +22,7 @@ from rollferry.bundle.rebuild import PausedCollector, packed_field
 from rollferry.bundle.reclaim import Reclaimed, Reclaimer
 from rollferry.bundle.request import FieldsLike, Request, RowsLike
 from rollferry.bundle.space import FullPolicy, Space
-from rollferry.bundle.stages import open_manifest, remove_stages
+from rollferry.bundle.stages import open_manifest, remove_stages, stages_of, stages_within
 from rollferry.engines.base import Engine, Usage
 from rollferry.engines.registry import open_engine, parse_size
 from rollferry.errors import EngineFullError, FerryClosedError, RefError
@@ -113,7 +113,7 @@ def connect(
     """
     if not isinstance(namespace, str) or NAMESPACE_PATTERN.fullmatch(namespace) is None:  # type: ignore[redundant-expr]
         raise ValueError(f"{namespace!r} is no namespace: letters, digits, - and _ are allowed, at most 63")
-    if reader is not None and NAMESPACE_PATTERN.fullmatch(reader) is None:
+    if reader is not None and (not isinstance(reader, str) or NAMESPACE_PATTERN.fullmatch(reader) is None):  # type: ignore[redundant-expr]
         raise ValueError(f"{reader!r:.80} is no name of a reader: letters, digits, - and _ are allowed, at most 63")
     space = Space(parse_size(quota) if isinstance(quota, str) else quota, full, patience)
     space.check()
@@ -277,7 +277,7 @@ class Ferry:
         )
         new = self._publish(engine, stage, terms, watch)
         if ttl is not None:
-            keep(engine, own.key, ttl)  # as long as what was put over it
+            keep(engine, own, ttl)  # as long as what was put over it
         return new
 
     def get(
@@ -493,8 +493,8 @@ class Ferry:
         Parameters
         ----------
         ref
-            What `put` returned, its dict, or its JSON; or an id of the Ferry's namespace, as `list` gives it, which removes it
-            whoever reads it.
+            What `put` returned, its dict, or its JSON: it goes with as many older stages as the reference says. Or an id of
+            the Ferry's namespace, as `list` gives it, which removes it whoever reads it, and older stages in that namespace.
         force
             Whether to remove it although readers that were asked for are not done.
 
@@ -505,13 +505,13 @@ class Ferry:
         """
         engine = self._open_engine()
         if isinstance(ref, str) and ID_PATTERN.fullmatch(ref):
-            done = remove_stages(engine, f"{self._namespace}.{ref}")
+            done = remove_stages(engine, stages_within(engine, self._namespace, ref))
         else:
             own = self._own(ref)
             if own.readers is not None and not force:
-                done = note_done(engine, own.key, self._reader or f"{self._token}-{os.getpid()}", own.readers)
+                done = note_done(engine, own, self._reader or f"{self._token}-{os.getpid()}", own.readers)
             else:
-                done = engine.remove(own.key) if own.stages == 1 else remove_stages(engine, own.key)
+                done = remove_stages(engine, stages_of(engine, own))
         self.metrics.count(removes=done)
         return done
 
@@ -524,7 +524,7 @@ class Ferry:
             It is gone.
         """
         check_life(seconds, None)
-        keep(self._open_engine(), self._own(ref).key, seconds)
+        keep(self._open_engine(), self._own(ref), seconds)
 
     def gc(self, *, dry_run: bool = False) -> Sequence[Reclaimed]:
         """Remove the bundles, of all namespaces, whose time is over, and say which they were.

@@ -12,7 +12,7 @@ from rollferry.engines.base import Engine
 from rollferry.errors import BundleError
 from rollferry.layouts.arrays import ArraySpec, Dense
 from rollferry.layouts.base import Spec
-from rollferry.refs import TransferRef
+from rollferry.refs import MAX_STAGES, TransferRef
 
 __all__ = ["BundleReport", "StoredField", "describe", "ref_of"]
 
@@ -104,7 +104,7 @@ def ref_of(engine: Engine, key: str) -> TransferRef:
         nbytes=manifest.payload_nbytes,
         rows=manifest.rows,
         digest=digest,
-        stages=len(stage_keys(engine, key)),
+        stages=len(stage_keys(engine, key, MAX_STAGES)),
         readers=None if manifest.lifetime is None else manifest.lifetime.readers,
     )
 

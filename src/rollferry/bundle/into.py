@@ -35,6 +35,8 @@ def filling(found: Found, buffer: Any) -> Callable[[], Any]:
         values = spec.wide_array(decoder)
     else:
         rows = spec.packed(decoder)
+        if rows is not None:
+            rows = LazyRows(rows.values, rows.offsets.copy())  # which nobody changes once they were checked
         values = None if rows is None else rows.values
     if not (isinstance(values, np.ndarray) or is_tensor(values)):
         raise SelectionError(f"field {key!r} can't be read into a buffer: it consists of no arrays of one dtype")

@@ -12,9 +12,10 @@ from pathlib import Path
 from typing import Literal, NamedTuple
 
 from rollferry.bundle.manifest import Lifetime
-from rollferry.bundle.stages import open_manifest, remove_stages, stage_keys
+from rollferry.bundle.stages import open_manifest, remove_stages, stages_of
 from rollferry.engines.base import Engine
 from rollferry.errors import BundleError, BundleNotFoundError
+from rollferry.refs import TransferRef
 
 __all__ = [
     "ORPHAN_SECONDS",
@@ -87,9 +88,9 @@ def expired(state: State) -> Reason | None:
     return "orphan" if state.owner_alive is False and state.age > ORPHAN_SECONDS else None
 
 
-def note_done(engine: Engine, key: str, reader: str, readers: int) -> bool:
+def note_done(engine: Engine, ref: TransferRef, reader: str, readers: int) -> bool:
     """Note that a reader is done; the last one removes the bundle. False where it is gone, or the reader was done before."""
-    note = DONE + reader
+    key, note = ref.key, DONE + reader
     try:
         if note in engine.notes(key):
             return False
@@ -97,7 +98,7 @@ def note_done(engine: Engine, key: str, reader: str, readers: int) -> bool:
     except BundleNotFoundError:
         return False
     if len(readers_done(engine.notes(key))) >= readers:
-        remove_stages(engine, key)
+        remove_stages(engine, stages_of(engine, ref))
     return True
 
 
@@ -106,9 +107,9 @@ def readers_done(notes: set[str]) -> set[str]:
     return {text[len(DONE) :] for text in notes if text.startswith(DONE)}
 
 
-def keep(engine: Engine, key: str, seconds: float) -> None:
+def keep(engine: Engine, ref: TransferRef, seconds: float) -> None:
     """Have a bundle, with its older stages, live so many seconds from now on, at least."""
-    for name in stage_keys(engine, key):
+    for name in stages_of(engine, ref):
         lifetime = open_manifest(engine, name)[0].lifetime
         if lifetime is None:
             raise BundleError(f"bundle {name} was put by a rollferry that knew no lifetimes")

@@ -113,6 +113,7 @@ def packed_field(found: Found) -> LazyRows:
             f"field {field.key!r} has no rows that could be packed: arrays of one dtype that differ in their first axis at "
             "most, or lists of numbers of one type, without None"
         )
+    rows = LazyRows(rows.values, rows.offsets.copy())  # as in Decoder.places
     check_offsets(rows, field.key)
     return rows
 

@@ -1,6 +1,7 @@
 """Bundles whose time is over: found, and removed."""
 
 import time
+from contextlib import suppress
 from typing import Literal
 
 import msgspec
@@ -8,6 +9,7 @@ import msgspec
 from rollferry.bundle.inventory import Inventory
 from rollferry.bundle.lifetime import expired, state_of
 from rollferry.engines.base import Engine
+from rollferry.errors import RollferryError
 
 __all__ = ["Reclaimed", "Reclaimer"]
 
@@ -63,8 +65,10 @@ class Reclaimer:
             if lifetime is None:
                 continue
             reason = expired(state_of(lifetime, set()))
-            if reason is not None:  # by what it was put with; somebody may have kept it
-                reason = expired(state_of(lifetime, self._engine.notes(key)))
-            if reason is not None and (dry_run or self._engine.remove(key)):
-                found.append(Reclaimed(key=key, nbytes=sizes[key], reason=reason))
+            if reason is None:
+                continue
+            with suppress(RollferryError):  # one that is out of reach must not keep the others
+                reason = expired(state_of(lifetime, self._engine.notes(key)))  # somebody may have kept it
+                if reason is not None and (dry_run or self._engine.remove(key)):
+                    found.append(Reclaimed(key=key, nbytes=sizes[key], reason=reason))
         return found

@@ -137,7 +137,7 @@ class Selection:
         spans = rows.scaled(dtype.itemsize).joined()
         place = self._checked(member, dtype.itemsize, rows)
         (data,) = self._fetched([Rows(spans.starts + place, spans.stops + place)], writable=False)
-        return data.view(dtype.base).reshape(-1, *dtype.shape)
+        return data.view(dtype.base).reshape(-1, *dtype.shape).copy()  # as in Decoder.places
 
     def keep(self, member: int, nbytes: int, rows: Rows) -> None:
         self._checked(member, nbytes, rows)
@@ -184,7 +184,9 @@ class Selection:
     def _values_of(self, number: int) -> list[Any]:
         selection = Selection(self._stage, self._options)
         selection.whole(number)
-        values = selection.decoder(writable=False).column(number)
+        # Jagged tensors write to their memory, and it must not be that of a stored bundle.
+        writable = any(spec.needs_writable() for spec in self._manifest.columns)
+        values = selection.decoder(writable=writable).column(number)
         self.fetched_nbytes += selection.fetched_nbytes
         return values
 

@@ -1,7 +1,8 @@
 """Stages: a bundle over an earlier one, whose fields are then those of both."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from itertools import takewhile
 from typing import NamedTuple
 
 from rollferry.bundle.checksums import Verification, Verify
@@ -10,7 +11,7 @@ from rollferry.engines.base import Engine, Reader
 from rollferry.errors import BundleError, BundleNotFoundError, RefError, RollferryError
 from rollferry.refs import MAX_STAGES, TransferRef
 
-__all__ = ["Stage", "open_manifest", "opened", "remove_stages", "stage_keys"]
+__all__ = ["Stage", "open_manifest", "opened", "remove_stages", "stages_of", "stages_within"]
 
 
 class Stage(NamedTuple):
@@ -108,16 +109,31 @@ def open_manifest(engine: Engine, key: str) -> tuple[Manifest, str]:
         reader.close()
 
 
-def remove_stages(engine: Engine, key: str) -> bool:
-    """Remove a bundle and then the older stages, as far as their manifests can be read; False if it isn't there."""
-    removed = [engine.remove(name) for name in stage_keys(engine, key)]
+def remove_stages(engine: Engine, keys: Sequence[str]) -> bool:
+    """Remove stages, the newest first; False if that isn't there."""
+    removed = [engine.remove(key) for key in keys]
     return removed[0]
 
 
-def stage_keys(engine: Engine, key: str) -> list[str]:
+def stages_of(engine: Engine, ref: TransferRef) -> list[str]:
+    """Give the keys of the stages that a reference speaks of, as far as their manifests can be read.
+
+    No manifest adds to them: what a bundle names is removed or kept only where the reference, which could name anything
+    itself, says that there are so many stages.
+    """
+    return stage_keys(engine, ref.key, ref.stages)
+
+
+def stages_within(engine: Engine, namespace: str, id: str) -> list[str]:
+    """Give the keys of a bundle and of its older stages, as far as they are of its namespace and can be read."""
+    keys = stage_keys(engine, f"{namespace}.{id}", MAX_STAGES)
+    return list(takewhile(lambda key: key.startswith(f"{namespace}."), keys))
+
+
+def stage_keys(engine: Engine, key: str, most: int) -> list[str]:
     """Give the keys of a bundle and of its older stages, as far as their manifests can be read."""
     keys = [key]
-    while len(keys) < MAX_STAGES:
+    while len(keys) < most:
         try:
             base = open_manifest(engine, keys[-1])[0].base
         except RollferryError:  # damaged, gone, or out of reach: what can be removed still is

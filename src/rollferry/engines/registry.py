@@ -1,6 +1,7 @@
 """From a URL to an engine; modules are imported on use."""
 
 import importlib
+import os
 import re
 from collections.abc import Callable
 from typing import NamedTuple
@@ -105,7 +106,13 @@ def parse_url(url: object, **options: object) -> EngineURL:
         if name in chosen:
             raise EngineError(f"the option {name!r} is given twice, in {url!r} or as a keyword")
         chosen[name] = value
-    return EngineURL(parts.scheme, parts.netloc, unquote(parts.path), chosen)
+    path = unquote(parts.path)
+    try:
+        if b"\0" in os.fsencode(url) + os.fsencode(path):
+            raise EngineError(f"{url!r} has a NUL")
+    except UnicodeEncodeError as error:
+        raise EngineError(f"{url!r} has characters that no name can have: {error}") from None
+    return EngineURL(parts.scheme, parts.netloc, path, chosen)
 
 
 def parse_size(text: str) -> int:

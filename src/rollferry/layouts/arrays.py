@@ -187,9 +187,10 @@ class Ragged(ArraySpec, frozen=True, tag="ragged", kw_only=True):
                 raise BundleError(f"{len(values)} values for {self.rows} rows of no dimension")
             return library.split_shapes(values, np.empty((self.rows, 0), np.int64))
         if self.shapes is not None:
-            shapes = source.array(self.shapes, np.dtype(np.int64)).reshape(self.rows, self.ndim)
+            shapes = source.places(self.shapes, np.dtype(np.int64)).reshape(self.rows, self.ndim)
             return library.split_shapes(self.load(source), shapes)
-        return library.split_rows(*self._rows(source))
+        values, offsets = self._rows(source)
+        return library.split_rows(values, offsets.copy())  # as in Decoder.places
 
     def lazy(self, source: "Decoder") -> LazyRows | None:
         if self.ndim == 0 or self.shapes is not None:

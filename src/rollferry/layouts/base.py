@@ -30,7 +30,7 @@ class Taken(Protocol):
     """
 
     def read(self, member: int, dtype: "np.dtype[Any]", rows: "Rows") -> npt.NDArray[Any]:
-        """Give items of a member now, one after the other; they are not kept."""
+        """Give a copy of items of a member now, one after the other; they are not kept."""
 
     def keep(self, member: int, nbytes: int, rows: "Rows") -> None:
         """Have a member hold items of `nbytes` bytes each."""

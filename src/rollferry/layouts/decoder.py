@@ -79,6 +79,13 @@ class Decoder:
             raise BundleError(f"member {number} has {len(values)} items, not {length}")
         return values
 
+    def places(self, number: int, dtype: "np.dtype[Any]", length: int | None = None) -> npt.NDArray[Any]:
+        """Do as `array` for numbers that say where other things lie, in a copy.
+
+        The bundle may be memory that another process writes to; what was checked has to stay what is used.
+        """
+        return self.array(number, dtype, length).copy()
+
     def freeze(self, data: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8]:
         """Give the same bytes read-only, if arrays are to be."""
         return frozen(data) if self.readonly else data

@@ -98,7 +98,7 @@ class Media(Spec, frozen=True, tag="media"):
             pil = load("PIL")
         except ImportError as error:
             raise BundleError(f"the bundle has images, but pillow can't be imported: {error}") from error
-        offsets = source.array(self.offsets, np.dtype(np.int64), self.rows + 1).tolist()
+        offsets = source.places(self.offsets, np.dtype(np.int64), self.rows + 1).tolist()
         pixels = source.bytes(self.pixels)
         attributes = source.column(self.attributes)
         if offsets[0] != 0 or offsets[-1] != len(pixels):

@@ -70,4 +70,4 @@ class Text(Spec, frozen=True, tag="text"):
         return self.type
 
     def _offsets(self, source: "Decoder") -> Int64Array:
-        return source.array(self.offsets, np.dtype(np.int64), self.rows + 1)
+        return source.places(self.offsets, np.dtype(np.int64), self.rows + 1)

@@ -11,11 +11,12 @@ from rollferry import _native
 from rollferry.engines.shm.segment import READER_BYTE, WRITER_BYTE
 from rollferry.errors import EngineError
 
-__all__ = ["close_file", "lock_whole", "names", "open_file", "opened_leased", "translated"]
+__all__ = ["NOT_OURS", "close_file", "lock_whole", "names", "open_file", "opened_leased", "translated"]
 
 # Descriptors that have locks or are about to; a fork waits until each is either open and noted, or closed.
 HELD: set[int] = set()
 FORKING = threading.RLock()
+NOT_OURS = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ESPIPE)  # no file of ours, whatever its name
 
 
 @contextmanager
@@ -33,7 +34,7 @@ def open_file(path: str, flags: int) -> int | None:
     """Open a file of ours, to be closed by `close_file`; None where there is none."""
     try:
         with FORKING:
-            fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)  # a FIFO would block
             HELD.add(fd)
             return fd
     except FileNotFoundError:
@@ -81,7 +82,7 @@ def lock_whole(path: str) -> int | None:
     try:
         fd = open_file(path, os.O_RDWR)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR):  # no file of ours, whatever its name
+        if error.errno in NOT_OURS:
             return None
         raise
     if fd is None:

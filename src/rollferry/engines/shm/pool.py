@@ -131,7 +131,7 @@ def delete(path: str) -> None:
     """Delete a free segment."""
     fd = lock_whole(path)
     try:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError, IsADirectoryError):
             os.unlink(path)
         if fd is not None:
             # Its memory goes back now, though its last writer may have it mapped; that one never looks at it unlocked.

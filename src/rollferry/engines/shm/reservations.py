@@ -2,12 +2,13 @@
 
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from rollferry import _native
-from rollferry.engines.shm.descriptors import close_file, lock_whole, open_file
+from rollferry.engines.shm.descriptors import NOT_OURS, close_file, lock_whole, open_file
 from rollferry.engines.shm.directory import Directory
 from rollferry.engines.shm.segment import HEADER_NBYTES, READER_BYTE, WRITER_BYTE, unpack_header
 from rollferry.errors import BundleError
@@ -17,6 +18,7 @@ __all__ = ["Reservations"]
 HELD = re.compile(r"([A-Za-z0-9_-]+)\.([0-9a-f]{32})-([0-9a-f]{1,16})")  # namespace, id, bytes
 WAITS = re.compile(r"([A-Za-z0-9_-]+)~([0-9a-f]{16})-([0-9a-f]{32})")  # namespace, since when, id
 PAUSE = 0.0005
+PATIENCE = 30.0  # with a process that was stopped while it looked at the space of a namespace
 
 
 class Reservations:
@@ -67,7 +69,12 @@ class Reservations:
         return sum(self._sizes.values())
 
     def _content_nbytes(self, key: str) -> int:
-        fd = open_file(self._directory.live_path(key), os.O_RDONLY)
+        try:
+            fd = open_file(self._directory.live_path(key), os.O_RDONLY)
+        except OSError as error:
+            if error.errno in NOT_OURS:
+                return 0
+            raise
         if fd is None:  # removed meanwhile
             return 0
         try:
@@ -75,6 +82,10 @@ class Reservations:
             return 0 if sizes is None else sum(sizes)
         except BundleError:  # it takes its memory all the same
             return os.fstat(fd).st_size
+        except OSError as error:
+            if error.errno in NOT_OURS:
+                return 0
+            raise
         finally:
             close_file(fd)
 
@@ -100,13 +111,16 @@ class Reservations:
 
     @contextmanager
     def _alone(self, namespace: str) -> Iterator[None]:
-        """Wait until nobody else looks at the space of a namespace; it takes microseconds."""
+        """Wait until nobody else looks at the space of a namespace; it takes microseconds, unless a process stands still."""
         path = f"{self._directory.reserved}/{namespace}"
         fd = open_file(path, os.O_RDWR | os.O_CREAT)
         if fd is None:
             raise FileNotFoundError(f"{path} can't be made")
         try:
+            late = time.monotonic() + PATIENCE
             while not _native.try_lock(fd, READER_BYTE, True):
+                if time.monotonic() > late:
+                    raise BlockingIOError(f"another process has had {path} locked for {PATIENCE} seconds")
                 time.sleep(PAUSE)
             yield
         finally:
@@ -123,10 +137,12 @@ def delete(made: tuple[int, str] | None) -> None:
 
 
 def is_alive(path: str) -> bool:
-    """Whether the process that made a file lives; else it is deleted."""
+    """Whether the process that made a file lives; else it is deleted. What is no file was made by nobody."""
     fd = lock_whole(path)
     if fd is None:
-        return os.path.lexists(path)
+        with suppress(FileNotFoundError):
+            return stat.S_ISREG(os.lstat(path).st_mode)
+        return False
     try:
         with suppress(FileNotFoundError):
             os.unlink(path)

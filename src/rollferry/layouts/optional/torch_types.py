@@ -202,6 +202,9 @@ def encode_jagged(value: Any) -> tuple[Any, ...]:
 def decode_jagged(parts: tuple[Any, ...]) -> torch.Tensor:
     """Rebuild a jagged nested tensor over its values."""
     values, offsets, lengths, axis = parts
+    for part in (offsets, lengths):
+        if type(part) is torch.Tensor:
+            part.copy_(part.clone())  # pages that are written to are this process's alone: what is checked stays so
     check_jagged(values, offsets, lengths, axis)
     return torch.nested.nested_tensor_from_jagged(values, offsets, lengths, jagged_dim=axis)
 

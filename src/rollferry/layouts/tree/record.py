@@ -102,7 +102,7 @@ class Record(Spec, frozen=True, tag="record"):
                 raise BundleError("a record lacks its tags")
             self._check_counts(children, [self.rows] * len(children))
             return _native.dict_rows(tuple(self.keys), children)
-        tags = source.array(self.tags, np.dtype(np.uint16), self.rows)
+        tags = source.places(self.tags, np.dtype(np.uint16), self.rows)
         counts = np.bincount(tags, minlength=len(self.shapes))
         if len(counts) > len(self.shapes):
             raise BundleError("the tags of a record don't fit its shapes")
@@ -166,7 +166,7 @@ class Map(Spec, frozen=True, tag="map"):
         return msgspec.structs.replace(self, rows=rows.count)
 
     def decode(self, source: "Decoder") -> list[Any]:
-        offsets = source.array(self.offsets, np.dtype(np.int64), self.rows + 1)
+        offsets = source.places(self.offsets, np.dtype(np.int64), self.rows + 1)
         keys = _native.group_rows(source.column(self.keys), offsets, list)
         values = source.rows(self.values, offsets, list)
         dicts = [dict(zip(k, v, strict=True)) for k, v in zip(keys, values, strict=True)]

@@ -82,5 +82,5 @@ class Sequence(Spec, frozen=True, tag="sequence"):
         return LazyRows(items.wide_array(source), source.array(self.offsets, np.dtype(np.int64), self.rows + 1))
 
     def decode(self, source: "Decoder") -> list[Any]:
-        offsets = source.array(self.offsets, np.dtype(np.int64), self.rows + 1)
+        offsets = source.places(self.offsets, np.dtype(np.int64), self.rows + 1)
         return source.rows(self.items, offsets, ROW_TYPES[self.type])

@@ -74,7 +74,7 @@ class Shared(Spec, frozen=True, tag="shared"):
         return LazyRows(values, offsets_of([len(row) for row in rows]))
 
     def select(self, rows: Rows, taken: Taken) -> "Shared":
-        index = taken.read(self.index, np.dtype(np.int64), rows).copy()
+        index = taken.read(self.index, np.dtype(np.int64), rows)
         own, own_index = np.unique(index[index >= 0], return_inverse=True)
         foreign, foreign_index = np.unique(-1 - index[index < 0], return_inverse=True)
         if (len(own) and self.own is None) or (len(foreign) and self.foreign is None):
@@ -98,11 +98,11 @@ class Shared(Spec, frozen=True, tag="shared"):
         taken.refer(foreign, pairs, self.sources)
 
     def decode(self, source: "Decoder") -> list[Any]:
-        index = source.array(self.index, np.dtype(np.int64), self.rows)
+        index = source.places(self.index, np.dtype(np.int64), self.rows)
         objects = [] if self.own is None else source.column(self.own)
         own = len(objects)
         if self.foreign is not None:
-            pairs = source.array(self.foreign, np.dtype(np.int64)).reshape(-1, 2)
+            pairs = source.places(self.foreign, np.dtype(np.int64)).reshape(-1, 2)
             columns = {number: source.column(number) for number in self.sources}
             objects = objects + [pick(columns, column, position) for column, position in pairs.tolist()]
         where = np.where(index >= 0, index, own - 1 - index)

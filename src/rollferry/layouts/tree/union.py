@@ -89,7 +89,7 @@ class Union(Spec, frozen=True, tag="union"):
         return msgspec.structs.replace(self, rows=rows.count)
 
     def decode(self, source: "Decoder") -> list[Any]:
-        tags = source.array(self.tags, self._tags_dtype(), self.rows)
+        tags = source.places(self.tags, self._tags_dtype(), self.rows)
         children = [source.column(number) for number in self.columns]
         counts = np.bincount(tags, minlength=len(children)).tolist()
         if counts != [len(child) for child in children]:
