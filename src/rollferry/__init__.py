@@ -19,8 +19,11 @@ except ImportError as error:
 
 from importlib.metadata import version
 
-from rollferry import schemas
-from rollferry.engines.base import Usage
+from rollferry import metrics, schemas
+from rollferry.bundle.describe import BundleReport, StoredField
+from rollferry.bundle.inventory import BundleInfo
+from rollferry.bundle.reclaim import Reclaimed
+from rollferry.engines.base import NamespaceUsage, Usage
 from rollferry.errors import (
     BatchChangedError,
     BundleError,
@@ -50,7 +53,9 @@ __version__ = version("rollferry")
 __all__ = [
     "BatchChangedError",
     "BundleError",
+    "BundleInfo",
     "BundleNotFoundError",
+    "BundleReport",
     "EngineError",
     "EngineFullError",
     "Explanation",
@@ -60,7 +65,9 @@ __all__ = [
     "FieldSchema",
     "LazyList",
     "LazyRows",
+    "NamespaceUsage",
     "Packed",
+    "Reclaimed",
     "RefError",
     "RollferryError",
     "RollferryWarning",
@@ -68,11 +75,13 @@ __all__ = [
     "SchemaError",
     "SelectionError",
     "StaleRolloutError",
+    "StoredField",
     "Timing",
     "TransferRef",
     "UnsupportedValueError",
     "Usage",
     "connect",
+    "metrics",
     "register",
     "schemas",
 ]

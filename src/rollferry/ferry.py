@@ -10,8 +10,10 @@ from typing import Any, Literal, Self, get_args
 
 from rollferry.bundle.checksums import Verify
 from rollferry.bundle.dataproto import SECTIONS
+from rollferry.bundle.describe import BundleReport, describe, ref_of
 from rollferry.bundle.extend import extended
-from rollferry.bundle.fields import encode_batch
+from rollferry.bundle.fields import EncodedBatch, encode_batch
+from rollferry.bundle.inventory import BundleInfo, Inventory
 from rollferry.bundle.lifetime import keep, note_done
 from rollferry.bundle.manifest import BatchType
 from rollferry.bundle.publish import Terms, publish
@@ -23,8 +25,9 @@ from rollferry.bundle.space import FullPolicy, Space
 from rollferry.bundle.stages import open_manifest, remove_stages
 from rollferry.engines.base import Engine, Usage
 from rollferry.engines.registry import open_engine, parse_size
-from rollferry.errors import FerryClosedError, RefError
+from rollferry.errors import EngineFullError, FerryClosedError, RefError
 from rollferry.explain import Explanation, explain, infer_schema
+from rollferry.metrics import Metrics
 from rollferry.packed import Library, Packed, Side, nested, packed, padded
 from rollferry.refs import (
     ID_PATTERN,
@@ -129,6 +132,8 @@ class Ferry:
     ----------
     timings
         How long the phases of the last 1,024 puts and gets took, the latest last. It may be emptied.
+    metrics
+        What was done so far, counted: ``metrics.snapshot()`` is a dict. `rollferry.metrics.exporter` has it for Prometheus.
     """
 
     def __init__(
@@ -147,10 +152,12 @@ class Ferry:
         self._allow_pickle = allow_pickle
         self._reader = reader
         self._token = secrets.token_hex(8)
-        self._reclaimer = Reclaimer(engine)
+        self._inventory = Inventory(engine)
+        self._reclaimer = Reclaimer(engine, self._inventory)
         self._got: dict[int, TransferRef] = {}  # by the id of a result: bundles that count their readers
         self._closed = False
         self.timings: deque[Timing] = deque(maxlen=TIMINGS)
+        self.metrics = Metrics()
 
     def put(
         self,
@@ -209,14 +216,12 @@ class Ferry:
         own = None if metadata is None else check_metadata(metadata)
         check_version(policy_version, "policy_version")
         check_life(ttl, readers)
-        self._reclaimer.by_the_way()
+        self._count_reclaimed(self._reclaimer.by_the_way())
         watch = Stopwatch()
         encoded = encode_batch(batch, self._schema_for(schema), allow_pickle=self._allow_pickle, kind=type)
         watch.lap("choose")
         terms = self._terms._replace(metadata=own, policy_version=policy_version, ttl=ttl, readers=readers)
-        ref = publish(engine, encoded, terms, watch)
-        self._note("put", ref, watch)
-        return ref
+        return self._publish(engine, encoded, terms, watch)
 
     def append(
         self,
@@ -270,10 +275,9 @@ class Ferry:
         terms = self._terms._replace(
             metadata=metadata, policy_version=own.policy_version, ttl=ttl, readers=own.readers, base=own
         )
-        new = publish(engine, stage, terms, watch)
+        new = self._publish(engine, stage, terms, watch)
         if ttl is not None:
             keep(engine, own.key, ttl)  # as long as what was put over it
-        self._note("put", new, watch)
         return new
 
     def get(
@@ -359,6 +363,8 @@ class Ferry:
         if verify not in get_args(Verify):
             raise ValueError(f"verify must be one of {', '.join(get_args(Verify))}, not {verify!r}")
         own = self._own(ref)
+        if data_cls is not None and type != "dataproto":
+            raise ValueError("data_cls is for type='dataproto'")
         if max_lag is not None or current_version is not None:
             check_lag(own, max_lag, current_version)
         request = Request(type, fields, rows, into, data_cls, verify, readonly, lazy, self._allow_pickle)
@@ -400,7 +406,7 @@ class Ferry:
         -------
         Packed
             (values, cu_seqlens, max_seqlen). The values are memory of the result's own lease, not copied where the rows are
-            one range; lists of Python numbers have the dtype they are stored in.
+            one range and no lists of Python numbers, which are given as int64, float64 or bool.
 
         Raises
         ------
@@ -499,11 +505,15 @@ class Ferry:
         """
         engine = self._open_engine()
         if isinstance(ref, str) and ID_PATTERN.fullmatch(ref):
-            return remove_stages(engine, f"{self._namespace}.{ref}")
-        own = self._own(ref)
-        if own.readers is not None and not force:
-            return note_done(engine, own.key, self._reader or f"{self._token}-{os.getpid()}", own.readers)
-        return engine.remove(own.key) if own.stages == 1 else remove_stages(engine, own.key)
+            done = remove_stages(engine, f"{self._namespace}.{ref}")
+        else:
+            own = self._own(ref)
+            if own.readers is not None and not force:
+                done = note_done(engine, own.key, self._reader or f"{self._token}-{os.getpid()}", own.readers)
+            else:
+                done = engine.remove(own.key) if own.stages == 1 else remove_stages(engine, own.key)
+        self.metrics.count(removes=done)
+        return done
 
     def keep(self, ref: Ref, seconds: float) -> None:
         """Have a bundle live so many seconds from now on, at least, whatever time it was put with.
@@ -523,7 +533,10 @@ class Ferry:
         put to an engine without a network does so by the way, every few seconds.
         """
         self._open_engine()
-        return self._reclaimer.reclaim(dry_run=dry_run)
+        found = self._reclaimer.reclaim(dry_run=dry_run)
+        if not dry_run:
+            self._count_reclaimed(found)
+        return found
 
     def explain(self, batch: Batch, schema: SchemaLike | None = None) -> Explanation:
         """Say, without putting it, how each field of a batch would be stored, and why. Print the result."""
@@ -558,9 +571,40 @@ class Ferry:
         keys = (key.rpartition(".") for key in self._open_engine().list())
         return [name for namespace, _, name in keys if namespace == self._namespace]
 
-    def usage(self) -> Usage:
-        """Say what the engine holds, over all namespaces."""
-        return self._open_engine().usage()
+    def usage(self, *, ages: bool | None = None) -> Usage:
+        """Say what the engine holds, in all and by namespace.
+
+        Parameters
+        ----------
+        ages
+            Whether to find out how old the oldest bundles are, which takes a look into each bundle not looked into before. By
+            default where the engine has no network.
+        """
+        engine = self._open_engine()
+        return self._inventory.usage(ages=not engine.networked if ages is None else ages)
+
+    def bundles(self, namespace: str | None = None) -> Sequence[BundleInfo]:
+        """Describe the bundles of all namespaces, or of one, the newest last. It looks into each of them."""
+        self._open_engine()
+        return self._inventory.bundles(namespace)
+
+    def describe(self, ref: Ref) -> BundleReport:
+        """Describe one bundle, and its fields, by its manifest; the payload is not read.
+
+        Parameters
+        ----------
+        ref
+            What `put` returned, its dict, or its JSON; or an id of the Ferry's namespace, as `list` gives it.
+
+        Raises
+        ------
+        RefError, BundleNotFoundError, BundleError
+            As for `get`.
+        """
+        engine = self._open_engine()
+        if isinstance(ref, str) and ID_PATTERN.fullmatch(ref):
+            return describe(engine, ref_of(engine, f"{self._namespace}.{ref}"))
+        return describe(engine, self._own(ref))
 
     def close(self) -> None:
         """Let go of the engine. Bundles and results stay; later calls raise FerryClosedError, but for `release`."""
@@ -584,17 +628,31 @@ class Ferry:
             raise FerryClosedError("the Ferry is closed; connect again")
         return self._engine
 
+    def _publish(self, engine: Engine, batch: EncodedBatch, terms: Terms, watch: Stopwatch) -> TransferRef:
+        try:
+            ref = publish(engine, batch, terms, watch)
+        except EngineFullError:
+            self.metrics.refused(watch)
+            raise
+        self._note("put", ref, watch)
+        return ref
+
     def _note(self, operation: Literal["put", "get"], ref: TransferRef, watch: Stopwatch) -> None:
-        self.timings.append(
-            Timing(
-                operation=operation,
-                id=ref.id,
-                nbytes=ref.nbytes,
-                rows=ref.rows,
-                phases=watch.phases,
-                fetched_nbytes=watch.fetched_nbytes,
-            )
+        timing = Timing(
+            operation=operation,
+            id=ref.id,
+            nbytes=ref.nbytes,
+            rows=ref.rows,
+            phases=watch.phases,
+            fetched_nbytes=watch.fetched_nbytes,
         )
+        self.timings.append(timing)
+        self.metrics.finished(timing)
+
+    def _count_reclaimed(self, found: Sequence[Reclaimed]) -> None:
+        if found:
+            orphans = sum(one.reason == "orphan" for one in found)
+            self.metrics.count(reclaimed=len(found) - orphans, orphans=orphans)
 
     def _own(self, ref: Ref) -> TransferRef:
         checked = as_ref(ref)

@@ -45,6 +45,7 @@ def packed(rows: LazyRows, library: Library) -> Packed:
 def padded(rows: LazyRows, library: Library, *, value: Any, side: Side, to_multiple_of: int) -> Any:
     """Give rows in one array of shape (rows, longest, ...), filled up with `value`."""
     values = as_library(rows.values, library)
+    check_filling(values, value)
     lengths = np.diff(rows.offsets)
     longest = -(-int(lengths.max(initial=0)) // to_multiple_of) * to_multiple_of
     places = np.arange(longest)
@@ -59,6 +60,24 @@ def padded(rows: LazyRows, library: Library, *, value: Any, side: Side, to_multi
     result = np.full(shape, value, values.dtype)
     result[taken] = values
     return result
+
+
+def check_filling(values: Any, value: Any) -> None:
+    """Raise SelectionError unless the dtype of values keeps what rows are to be filled up with; floats may be rounded."""
+    name = str(values.dtype).removeprefix("torch.")
+    try:
+        if name.startswith(("int", "uint")):
+            limits = np.iinfo(name)
+            same = value == int(value) and limits.min <= value <= limits.max
+        elif name == "bool":
+            same = value in (0, 1)
+        else:
+            complex(value)
+            same = True
+    except (TypeError, ValueError, OverflowError):  # no number, NaN, infinity
+        same = False
+    if not same:
+        raise SelectionError(f"rows of dtype {name} can't be filled up with {value!r:.60}")
 
 
 def nested(rows: LazyRows) -> Any:

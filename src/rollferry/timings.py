@@ -27,7 +27,8 @@ class Timing(msgspec.Struct, frozen=True, kw_only=True):
         Of a get, bytes of the payload that were fetched, or mapped: all of them, or what fields and rows
         needed, with what was fetched to verify that.
     phases
-        Phase -> seconds, in the order in which they came. Of a put: ``choose`` (layouts, and where the bytes lie), ``pack``
+        Phase -> seconds, in the order in which they came. Of a put: ``choose`` (layouts, and where the bytes lie), ``wait`` (for
+        room, or to make it, where there was none at first), ``pack``
         (copying them to the engine's memory, which may be sent meanwhile), ``publish`` (manifest, and sending what is left). Of
         a get: ``open`` (the manifest), ``fetch`` (the payload), ``verify`` (its checksums; with fields or rows part of
         ``fetch``), ``rebuild`` (the batch).
@@ -55,7 +56,7 @@ class Stopwatch:
         self._last = time.perf_counter()
 
     def lap(self, phase: str) -> None:
-        """End a phase, which began where the last one ended."""
+        """End a phase, which began where the last one ended; what comes several times is added up."""
         now = time.perf_counter()
-        self.phases[phase] = now - self._last
+        self.phases[phase] = self.phases.get(phase, 0.0) + now - self._last
         self._last = now

@@ -513,3 +513,26 @@ def test_store_that_was_never_set_up() -> None:
 
     with pytest.raises(EngineError, match=r"setup\(\)"):
         rollferry.connect(MooncakeDistributedStore())
+
+
+def test_commands_look_without_lending(master: Master) -> None:
+    """Every command works in a process of its own, which mounts no segment; ages are found where they are asked for."""
+    url = master.url(chunk="64mb")
+    with rollferry.connect(url, namespace="looked-at") as ferry:
+        ref = ferry.put({"x": np.arange(1000)}, ttl=100)
+        assert ferry.usage().namespaces["looked-at"].oldest_age is None
+        assert ferry.usage(ages=True).namespaces["looked-at"].oldest_age > 0
+        for command, expected in (
+            (["ls"], ref.id),
+            (["stat"], "looked-at"),
+            (["show", ref.to_json()], "int64"),
+            (["verify", ref.to_json()], "its checksums match"),
+            (["gc", "--dry-run"], "0 bundles"),
+        ):
+            done = subprocess.run(
+                [sys.executable, "-m", "rollferry.cli", *command, url], capture_output=True, text=True, timeout=60
+            )
+            assert done.returncode == 0, done.stderr
+            assert expected in done.stdout
+            assert "Mounting segment" not in done.stderr
+        ferry.remove(ref)

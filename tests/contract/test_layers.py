@@ -27,8 +27,9 @@ ALLOWED: dict[str, set[str]] = {
     "engines": {"memory", "_native"},
     "bundle": {"layouts", "engines.base", "memory", "_native"},
     "explain": {"bundle", "layouts", "memory"},
+    "metrics": {"engines.base"},
     "packed": {"layouts"},
-    "ferry": {"bundle", "engines.base", "engines.registry", "explain", "packed"},
+    "ferry": {"bundle", "engines.base", "engines.registry", "explain", "metrics", "packed"},
     "doctor": {PUBLIC, "engines.registry", "ferry", "testing", "_native"},
     "cli": {PUBLIC, "bench", "demo", "doctor", "files"},
     "bench": {PUBLIC, "_native", "files", "testing"},
@@ -91,7 +92,19 @@ def test_no_part_is_gone() -> None:
 
 
 def test_import_is_light() -> None:
-    heavy = ["torch", "PIL", "tensordict", "matplotlib", "pandas", "pytest", "hypothesis", "ray", "mooncake", "typer"]
+    heavy = [
+        "torch",
+        "PIL",
+        "tensordict",
+        "matplotlib",
+        "pandas",
+        "pytest",
+        "hypothesis",
+        "ray",
+        "mooncake",
+        "typer",
+        "prometheus_client",
+    ]
     code = f"import sys, rollferry; print([name for name in {heavy} if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

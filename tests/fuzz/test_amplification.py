@@ -41,7 +41,7 @@ def registered(maker: Maker, name: str, parts: int) -> int:
 
 
 def long_range(maker: Maker) -> int:
-    return registered(maker, "range", maker.lists([[0, HUGE, 1]]))
+    return registered(maker, "range", maker.tuples(1, [one_int(maker, value) for value in (0, HUGE, 1)]))
 
 
 def one_int(maker: Maker, value: int) -> int:

@@ -135,6 +135,9 @@ class Hunter:
         path.write_bytes(segment)
         verify: Any = "auto" if intact is None and rng.random() < 0.9 else "full"
         lazy, readonly = rng.random() < 0.3, rng.random() < 0.3
+        self.ferry.bundles()
+        with contextlib.suppress(rollferry.RollferryError):
+            self.ferry.describe(ref)
         try:
             if intact is None and rng.random() < 0.5:
                 batch = self.read_some(rng, ref, lazy=lazy, readonly=readonly, verify=verify)

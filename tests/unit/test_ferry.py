@@ -83,7 +83,8 @@ def test_namespaces_are_apart(shm_directory: Path) -> None:
         ref = a.put({"x": 1})
         assert (a.list(), b.list()) == ([ref.id], [])
         assert b.get(ref) == {"x": 1}  # a reference says where it belongs
-        assert (a.usage(), a.usage().bundles) == (b.usage(), 1)
+        assert {name: held.bundles for name, held in b.usage().namespaces.items()} == {"a": 1}
+        assert (a.usage().bundles, a.usage().live_nbytes) == (1, b.usage().live_nbytes)
         assert (b.remove(ref), a.list()) == (True, [])
 
 

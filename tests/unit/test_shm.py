@@ -202,7 +202,9 @@ def test_the_pool_has_a_limit(limit: str, kept: int, shm_directory: Path, stored
 def test_usage_counts_whole_segments(ferry: rollferry.Ferry, shm_directory: Path) -> None:
     refs = [ferry.put(batch(1, nbytes)) for nbytes in (10, 5000, 1 << 20)]
     sizes = [(shm_directory / "live" / ref.key).stat().st_size for ref in refs]
-    assert ferry.usage() == rollferry.Usage(bundles=3, live_nbytes=sum(sizes), pooled_nbytes=0)
+    usage = ferry.usage()
+    assert (usage.bundles, usage.live_nbytes, usage.pooled_nbytes) == (3, sum(sizes), 0)
+    assert usage.namespaces["default"].live_nbytes == sum(sizes)
     assert all(ref.nbytes < size < 1.1 * ref.nbytes + 8192 for ref, size in zip(refs, sizes, strict=True))
 
 

@@ -62,7 +62,9 @@ def publish(engine: Engine, batch: EncodedBatch, terms: Terms, watch: Stopwatch)
     data, digest = dump(manifest)
     key = f"{terms.namespace}.{manifest.id}"
     nbytes = plan.nbytes + len(data)
-    digest = terms.space.place(engine, key, nbytes, lambda: write(engine, key, plan, (manifest, data), watch) or digest)
+    digest = terms.space.place(
+        engine, key, nbytes, lambda: write(engine, key, plan, (manifest, data), watch) or digest, watch
+    )
     return TransferRef(
         id=manifest.id,
         engine=engine.scheme,

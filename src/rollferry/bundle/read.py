@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from rollferry.bundle.dataproto import SECTIONS, join
-from rollferry.bundle.into import filling
+from rollferry.bundle.into import check_distinct, filling
 from rollferry.bundle.manifest import Field, Manifest
 from rollferry.bundle.rebuild import Found, lazy_field, rebuild_field, rebuilding
 from rollferry.bundle.request import Place, Request, chosen, resolve_rows
@@ -24,6 +24,7 @@ from rollferry.timings import Stopwatch
 __all__ = ["places", "read"]
 
 Make = Callable[[Found], Any]
+EMPTY_ROWS = 1 << 20  # of arrays that hold nothing, to be named one by one
 
 
 def read(engine: Engine, ref: TransferRef, request: Request, watch: Stopwatch, make: Make | None = None) -> Any:
@@ -45,7 +46,9 @@ def read(engine: Engine, ref: TransferRef, request: Request, watch: Stopwatch, m
         fill(values, into)
         batch = assemble(stages[0].manifest, values, request, rows)
         watch.lap("rebuild")
+    if request.data_cls is None or request.type != "dataproto":
         return batch
+    return request.data_cls(**batch)  # whose own errors are not the bundle's
 
 
 def everything(stage: Stage, options: Options, watch: Stopwatch) -> list[Found]:
@@ -118,7 +121,9 @@ def select_rows(
         )
     if not different:
         raise SelectionError("none of the fields has rows")
-    rows = resolve_rows(wanted, next(iter(different)))
+    payloads = {id(selection): selection.payload_nbytes for selection, _ in fields.values()}
+    # Eight rows need a byte, but for arrays whose rows are empty.
+    rows = resolve_rows(wanted, next(iter(different)), most=EMPTY_ROWS + 8 * sum(payloads.values()))
     indices = {}
     for place, (selection, field) in fields.items():
         if counts[place] is None:
@@ -146,6 +151,7 @@ def fill(values: dict[Place, Any], into: Mapping[Any, Any]) -> None:
     missing = set(into) - {place.key for place in filled}
     if missing:
         raise SelectionError(f"there is a buffer for {missing.pop()!r}, which is no field that was read")
+    check_distinct({place: into[place.key] for place in filled})
     for place in filled:
         values[place] = values[place]()
 
@@ -158,4 +164,4 @@ def assemble(manifest: Manifest, values: Mapping[Place, Any], request: Request, 
     sections: dict[str, dict[Any, Any]] = {section: {} for section in asked}  # a section without fields is there too
     for place, value in values.items():
         sections.setdefault(str(place.section), {})[place.key] = value
-    return join(manifest.envelope, sections, request.data_cls, None if rows is None else rows.count)
+    return join(manifest.envelope, sections, rows=None if rows is None else rows.count)

@@ -17,7 +17,7 @@ from rollferry.layouts.lazy import LazyList, LazyRows
 from rollferry.layouts.numbers import Numbers
 from rollferry.layouts.optional import load
 
-__all__ = ["Found", "PausedCollector", "lazy_field", "packed_field", "rebuild_field", "rebuilding"]
+__all__ = ["Found", "PausedCollector", "check_offsets", "lazy_field", "packed_field", "rebuild_field", "rebuilding"]
 
 
 class Found(NamedTuple):

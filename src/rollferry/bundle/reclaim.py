@@ -5,11 +5,9 @@ from typing import Literal
 
 import msgspec
 
+from rollferry.bundle.inventory import Inventory
 from rollferry.bundle.lifetime import expired, state_of
-from rollferry.bundle.manifest import Lifetime
-from rollferry.bundle.stages import open_manifest
 from rollferry.engines.base import Engine
-from rollferry.errors import RollferryError
 
 __all__ = ["Reclaimed", "Reclaimer"]
 
@@ -41,26 +39,27 @@ class Reclaimer:
     ----------
     engine
         Where.
+    inventory
+        What is there.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, inventory: Inventory) -> None:
         self._engine = engine
-        self._lifetimes: dict[str, Lifetime | None] = {}  # of the bundles last seen, which don't change
+        self._inventory = inventory
         self._next = time.monotonic() + SECONDS
 
-    def by_the_way(self) -> None:
-        """Reclaim, unless that was done just now, or takes a network."""
+    def by_the_way(self) -> list[Reclaimed]:
+        """Reclaim, unless that was done just now, or takes a network; say what it was."""
         if self._engine.networked or time.monotonic() < self._next:
-            return
+            return []
         self._next = time.monotonic() + SECONDS
-        self.reclaim()
+        return self.reclaim()
 
     def reclaim(self, *, dry_run: bool = False) -> list[Reclaimed]:
         """Remove what is to be reclaimed, unless this is a dry run; say what it was."""
-        sizes = self._engine.sizes()
-        self._lifetimes = {key: self._lifetimes.get(key) or self._lifetime(key) for key in sizes}
+        sizes = self._inventory.sizes()
         found = []
-        for key, lifetime in list(self._lifetimes.items()):
+        for key, lifetime in self._inventory.lifetimes(sizes).items():
             if lifetime is None:
                 continue
             reason = expired(state_of(lifetime, set()))
@@ -69,9 +68,3 @@ class Reclaimer:
             if reason is not None and (dry_run or self._engine.remove(key)):
                 found.append(Reclaimed(key=key, nbytes=sizes[key], reason=reason))
         return found
-
-    def _lifetime(self, key: str) -> Lifetime | None:
-        try:
-            return open_manifest(self._engine, key)[0].lifetime
-        except RollferryError:  # damaged or gone: nothing says that its time is over
-            return None

@@ -51,8 +51,12 @@ def chosen(fields: FieldsLike | None, there: Collection[Place]) -> list[Place]:
         return of_sections(fields, there)
     if isinstance(fields, str | bytes):
         raise SelectionError(f"fields must be a list of names, such as [{fields!r:.60}]")
-    wanted = list(fields)
-    if len(set(wanted)) != len(wanted):
+    try:
+        wanted = list(fields)
+        different = set(wanted)
+    except TypeError as error:
+        raise SelectionError(f"fields must be a list of names: {error}") from None
+    if len(different) != len(wanted):
         raise SelectionError("a field is asked for twice")
     by_key: dict[Any, list[Place]] = {}
     for place in there:
@@ -82,16 +86,13 @@ def check_there(name: Any, by_key: Mapping[Any, Sequence[Place]]) -> None:
         raise SelectionError(f"there is no field {name!r}; {advice}")
 
 
-def resolve_rows(rows: RowsLike, count: int) -> Rows:
-    """Give the rows that an index stands for among so many. Raises SelectionError where it is none of them."""
+def resolve_rows(rows: RowsLike, count: int, *, most: int = 1 << 62) -> Rows:
+    """Give the rows that an index stands for among so many. Raises SelectionError where it is none of them.
+
+    A slice that steps may give `most` of them: a hostile bundle can claim any number of rows.
+    """
     if isinstance(rows, slice):
-        try:
-            numbers = range(*rows.indices(count))
-        except (TypeError, ValueError) as error:
-            raise SelectionError(f"rows can't be {rows}: {error}") from None
-        if numbers.step == 1:
-            return Rows.span(numbers.start, max(numbers.start, numbers.stop)).joined()
-        return Rows.at(np.arange(numbers.start, numbers.stop, numbers.step))
+        return of_slice(rows, count, most)
     try:
         index = np.asarray(rows)
     except (TypeError, ValueError, RuntimeError) as error:
@@ -111,3 +112,16 @@ def resolve_rows(rows: RowsLike, count: int) -> Rows:
     if wrong.any():
         raise SelectionError(f"there is no row {numbers64[wrong][0]}: there are {count}")
     return Rows.at(np.where(numbers64 < 0, numbers64 + count, numbers64))
+
+
+def of_slice(rows: slice, count: int, most: int) -> Rows:
+    """Give the rows that a slice stands for."""
+    try:
+        numbers = range(*rows.indices(count))
+    except (TypeError, ValueError) as error:
+        raise SelectionError(f"rows can't be {rows}: {error}") from None
+    if numbers.step == 1:
+        return Rows.span(numbers.start, max(numbers.start, numbers.stop)).joined()
+    if len(numbers) > most:
+        raise SelectionError(f"{len(numbers):,} single rows are more than the bundle can hold")
+    return Rows.at(np.arange(numbers.start, numbers.stop, numbers.step))

@@ -86,6 +86,11 @@ class Selection:
         self._new_members = len(manifest.members)
         self.fetched_nbytes = 0
 
+    @property
+    def payload_nbytes(self) -> int:
+        """Bytes of the payload."""
+        return self._manifest.payload_nbytes
+
     def whole(self, column: int) -> None:
         """Ask for a column as it is."""
         self._whole.add(column)
@@ -156,7 +161,7 @@ class Selection:
         firsts = np.cumsum(spans.stops - spans.starts + 1) - (spans.stops - spans.starts + 1)
         items = Rows(found[firsts], found[firsts + spans.stops - spans.starts])
         lengths = np.delete(np.diff(found), firsts[1:] - 1) if len(found) else found
-        if len(found) and (lengths.min() < 0 or found.min() < 0):
+        if len(found) and (lengths.min() < 0 or found.min() < 0 or overlap(spans, items)):
             raise BundleError("offsets fall")
         self.store(member, offsets_of(lengths))
         return items.joined()
@@ -289,3 +294,10 @@ class Selection:
         if nbytes > 0 and not rows.fit(size // nbytes):
             raise BundleError(f"member {member} does not have the items that are referred to")
         return offset
+
+
+def overlap(spans: Rows, items: Rows) -> bool:
+    """Whether items of different rows overlap, so that a few bytes would come back as many."""
+    order = np.argsort(spans.starts, kind="stable")
+    later = spans.starts[order][1:] >= np.maximum.accumulate(spans.stops[order])[:-1]
+    return bool((items.starts[order][1:] < np.maximum.accumulate(items.stops[order])[:-1])[later].any())

@@ -8,6 +8,7 @@ from rollferry.bundle.lifetime import age_of
 from rollferry.bundle.stages import open_manifest
 from rollferry.engines.base import Engine
 from rollferry.errors import EngineFullError, RollferryError
+from rollferry.timings import Stopwatch
 
 __all__ = ["FullPolicy", "Space"]
 
@@ -46,8 +47,10 @@ class Space(NamedTuple):
         if self.patience < 0 or (self.quota is not None and self.quota < 1):
             raise ValueError("quota must be at least one byte, and patience at least 0 seconds")
 
-    def place(self, engine: Engine, key: str, nbytes: int, attempt: Callable[[], T]) -> T:
+    def place(self, engine: Engine, key: str, nbytes: int, attempt: Callable[[], T], watch: Stopwatch) -> T:
         """Give what `attempt` to put so many bytes gives, which may be tried several times.
+
+        What there is to wait is noted as the phase ``wait``.
 
         Raises
         ------
@@ -67,6 +70,7 @@ class Space(NamedTuple):
                     never = self.quota is not None and nbytes > self.quota
                     if never or not ROOM[self.full](Refusal(engine, key, error, late)):
                         raise
+                    watch.lap("wait")
         finally:
             if self.quota is not None:
                 engine.unreserve(key)

@@ -8,7 +8,29 @@ import msgspec
 from rollferry.memory.leases import Bytes
 from rollferry.memory.plan import Ready
 
-__all__ = ["Bytes", "Engine", "Reader", "Ready", "Usage", "Writer"]
+__all__ = ["Bytes", "Engine", "NamespaceUsage", "Reader", "Ready", "Usage", "Writer"]
+
+
+class NamespaceUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What an engine holds of one namespace.
+
+    Parameters
+    ----------
+    bundles
+        Published bundles.
+    live_nbytes
+        Bytes of memory that they take.
+    peak_nbytes
+        Most of these that this Ferry has seen: in `Ferry.usage` and `Ferry.gc`, and every few seconds of puts where the engine
+        has no network.
+    oldest_age
+        Seconds since the oldest of them was put; None where there is none, or none of a known age, or it was not looked for.
+    """
+
+    bundles: int
+    live_nbytes: int
+    peak_nbytes: int
+    oldest_age: float | None = None
 
 
 class Usage(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,11 +44,14 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         Bytes of memory that they take.
     pooled_nbytes
         Bytes of free memory kept for reuse.
+    namespaces
+        The same by namespace, where it comes from `Ferry.usage`: those with bundles, and those in which there were some before.
     """
 
     bundles: int
     live_nbytes: int
     pooled_nbytes: int
+    namespaces: dict[str, NamespaceUsage] = {}
 
 
 class Writer(Protocol):

@@ -93,9 +93,16 @@ def handler_for(cls: type, values: list[Any], allow_pickle: bool) -> Handler:
 def describe(cls: type) -> str:
     """Name a class that is not supported, and why if it nearly is."""
     name = (
-        f"a value of {cls.__module__}.{cls.__qualname__}" if cls.__module__ != "builtins" else f"a {cls.__qualname__}"
+        f"a value of {cls.__module__}.{cls.__qualname__}"
+        if cls.__module__ != "builtins"
+        else f"{article(cls.__qualname__)} {cls.__qualname__}"
     )
     for base in cls.__mro__[1:-1]:
         if base in HANDLERS:
             return f"{name}, a subclass of {base.__name__},"
     return name
+
+
+def article(word: str) -> str:
+    """Give the indefinite article of a word."""
+    return "an" if word[0] in "aeio" else "a"

@@ -116,6 +116,19 @@ class Numbers(Spec, frozen=True, tag="numbers"):
             raise BundleError(f"{len(values)} numbers are stored for {self.rows}")
         return values
 
+    def wide_array(self, source: "Decoder") -> Any:
+        """Do as `array`, but give what comes back as Python numbers in a dtype that doesn't depend on their values.
+
+        That is int64, uint64 where one doesn't fit, float64 or bool.
+        """
+        values = self.array(source)
+        if self.returns != "python" or self.type == "bool":
+            return values
+        if self.type == "float":
+            return values.astype(np.float64, copy=False)
+        large = values.dtype == np.uint64 and values.max(initial=0) > np.iinfo(np.int64).max
+        return values if large else values.astype(np.int64, copy=False)
+
     def select(self, rows: Rows, taken: Taken) -> "Numbers":
         taken.keep(self.data, DTYPES[self.dtype].itemsize, rows)
         return msgspec.structs.replace(self, rows=rows.count)

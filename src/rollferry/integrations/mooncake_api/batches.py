@@ -74,18 +74,22 @@ def places_in(envelope: Envelope) -> list[Place]:
 def places_in_flat(fields: Mapping[Any, Any], schemas: Mapping[str, FieldSchema]) -> list[Place]:
     """Give each field of a flat dict and the section that it belongs to.
 
-    With schemas for some of the fields, all others belong to ``meta_info``. Without, arrays and tensors make up ``batch``,
+    With schemas for some of the fields, those of the others that have as many rows belong beside them, lists only where no
+    schema names a section; all else belongs to ``meta_info``. Without, arrays and tensors make up ``batch``,
     lists, tuples and object arrays ``non_tensor_batch``, and everything else ``meta_info``; so do lists that have another
     number of rows than the arrays.
     """
     listed = any(name in schemas for name in fields)
     lengths = {len(value) for value in fields.values() if is_array(value)}
+    named = any("section" in schema.metadata for schema in schemas.values())
+    counts = {len(value) for name, value in fields.items() if name in schemas and (is_array(value) or is_rowed(value))}
     places: list[Place] = []
     for name, value in fields.items():
         own: Section = "batch" if is_array(value) else "non_tensor_batch"
         if listed:
-            aligned = name in schemas
-            own = schemas[name].metadata.get("section", own) if aligned else own
+            beside = is_array(value) or (is_rowed(value) and not named)
+            aligned = name in schemas or (beside and counts == {len(value)})
+            own = schemas[name].metadata.get("section", own) if name in schemas else own
         else:
             aligned = is_array(value) or (is_rowed(value) and (len(lengths) != 1 or len(value) in lengths))
         places.append((check_name(name), own if aligned else "meta_info"))

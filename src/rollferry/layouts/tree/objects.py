@@ -73,8 +73,7 @@ class Objects(Spec, frozen=True, tag="objects"):
 
     def _shapes(self, taken: Taken) -> list[list[int]]:
         shapes = taken.values(self.shapes)
-        sizes = [length for shape in shapes for length in shape]
-        if len(shapes) != self.rows or not all(type(size) is int and 0 <= size < MAX_SIDE for size in sizes):
+        if len(shapes) != self.rows or not all(map(is_shape, shapes)):
             raise BundleError("the shapes of object arrays are no shapes")
         return shapes
 
@@ -84,8 +83,8 @@ class Objects(Spec, frozen=True, tag="objects"):
         arrays = []
         start = 0
         for shape in shapes:
-            if len(shape) > MAX_NDIM:
-                raise ValueError(f"an object array of {len(shape)} dimensions")
+            if not is_shape(shape):
+                raise BundleError("the shapes of object arrays are no shapes")
             stop = start + math.prod(shape)
             array = _native.object_array(items[start:stop], tuple(shape))
             array.flags.writeable = not source.readonly
@@ -98,6 +97,15 @@ class Objects(Spec, frozen=True, tag="objects"):
     def decoded_shapes(self, source: "Decoder") -> list[Any]:
         """Give the shape of each array."""
         return source.column(self.shapes)
+
+
+def is_shape(shape: object) -> bool:
+    """Whether a value is a shape. Anything else might be a range of 2**40, or have a product that takes minutes."""
+    return (
+        type(shape) is list
+        and len(shape) <= MAX_NDIM
+        and all(type(size) is int and 0 <= size < MAX_SIDE for size in shape)
+    )
 
 
 class ObjectRows(Objects, frozen=True, tag="object_rows", kw_only=True):

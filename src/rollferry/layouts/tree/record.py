@@ -82,9 +82,14 @@ class Record(Spec, frozen=True, tag="record"):
             tags = taken.read(self.tags, np.dtype(np.uint16), rows.up_to_last())
             if tags.max(initial=0) >= max(len(self.shapes), 1):
                 raise BundleError("the tags of a record don't fit its shapes")
-            for key, number in enumerate(self.columns):
-                has = np.array([key in shape for shape in self.shapes])[tags]
-                taken.column(number, rows.among(has))
+            shapes_with: list[list[int]] = [[] for _ in self.columns]
+            for shape_number, shape in enumerate(self.shapes):
+                for key in shape:
+                    shapes_with[key].append(shape_number)
+            for with_key, number in zip(shapes_with, self.columns, strict=True):
+                has_key = np.zeros(len(self.shapes), bool)
+                has_key[with_key] = True
+                taken.column(number, rows.among(has_key[tags]))
             taken.store(self.tags, tags[rows.indices()])
         return msgspec.structs.replace(self, rows=rows.count)
 

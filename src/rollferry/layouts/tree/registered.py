@@ -84,7 +84,7 @@ class Registered(Spec, frozen=True, tag="registered"):
         return msgspec.structs.replace(self, rows=rows.count)
 
     def is_rebuilt_first(self) -> bool:
-        return self.name.startswith(("torch.", "tensordict."))
+        return self.name.startswith(("torch.", "tensordict.", "numpy.zero_width"))
 
     def decode(self, source: "Decoder") -> list[Any]:
         package = self.name.partition(".")[0]

@@ -79,7 +79,7 @@ class Sequence(Spec, frozen=True, tag="sequence"):
         items = source.specs[self.items]
         if not isinstance(items, Numbers):
             return None
-        return LazyRows(items.array(source), source.array(self.offsets, np.dtype(np.int64), self.rows + 1))
+        return LazyRows(items.wide_array(source), source.array(self.offsets, np.dtype(np.int64), self.rows + 1))
 
     def decode(self, source: "Decoder") -> list[Any]:
         offsets = source.array(self.offsets, np.dtype(np.int64), self.rows + 1)

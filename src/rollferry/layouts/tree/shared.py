@@ -66,7 +66,8 @@ class Shared(Spec, frozen=True, tag="shared"):
         # Rows that are stored once have to be repeated, so this takes a copy: the type must not depend on repetitions.
         rows = self.decode(source)
         if not rows:
-            return spec.lazy(source)
+            other = spec.lazy(source)  # of the same form, though it may have rows that only other columns refer to
+            return None if other is None else LazyRows(other.values[:0], np.zeros(1, np.int64))
         values = spec.target().join(rows)
         if values is None:
             return None

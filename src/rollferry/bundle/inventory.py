@@ -1,0 +1,166 @@
+"""What an engine holds: by namespace, and bundle by bundle."""
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from rollferry.bundle.lifetime import age_of, state_of
+from rollferry.bundle.manifest import BatchType, Lifetime, Manifest
+from rollferry.bundle.stages import open_manifest
+from rollferry.engines.base import Engine, NamespaceUsage, Usage
+from rollferry.errors import BundleNotFoundError, RollferryError
+
+__all__ = ["BundleInfo", "Inventory", "info_of"]
+
+
+class BundleInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a bundle by its manifest, and by the notes beside it.
+
+    Parameters
+    ----------
+    key, namespace, id
+        Its name in the engine, and what that consists of.
+    nbytes
+        Bytes of memory that it takes.
+    type
+        Kind of batch; None where the manifest can't be read.
+    rows
+        Rows of the batch, where its row-aligned fields agree.
+    fields
+        Names of the fields, with their section in a ``dataproto``; of several stages, those of this one.
+    base
+        Key of the next older stage.
+    age
+        Seconds since it was put; None where that isn't known.
+    left
+        Seconds until its time is over; None where it has none.
+    readers
+        How many readers it is for, where the producer said.
+    done
+        Names of the readers that are done.
+    owner_alive
+        Whether its producer lives; None where that can't be known from here.
+    damage
+        What is wrong with it, where the manifest can't be read.
+    """
+
+    key: str
+    namespace: str
+    id: str
+    nbytes: int
+    type: BatchType | None = None
+    rows: int | None = None
+    fields: list[str] = []
+    base: str | None = None
+    age: float | None = None
+    left: float | None = None
+    readers: int | None = None
+    done: list[str] = []
+    owner_alive: bool | None = None
+    damage: str | None = None
+
+
+class Inventory:
+    """Looks at what an engine holds, and remembers what can't change. Thread-safe.
+
+    Parameters
+    ----------
+    engine
+        Where.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._lifetimes: dict[str, Lifetime] = {}  # of the bundles last seen
+        self._peaks: dict[str, int] = {}
+
+    def sizes(self) -> dict[str, int]:
+        """Give the bytes of every bundle, by key."""
+        sizes = self._engine.sizes()
+        for namespace, (_, nbytes) in totals(sizes).items():
+            self._peaks[namespace] = max(self._peaks.get(namespace, 0), nbytes)
+        return sizes
+
+    def lifetimes(self, keys: Iterable[str]) -> dict[str, Lifetime | None]:
+        """Give the lifetimes of all bundles, of which these are the keys; None where one can't be read, or has none."""
+        known = self._lifetimes
+        found = {key: known.get(key) or self._lifetime(key) for key in keys}
+        self._lifetimes = {key: lifetime for key, lifetime in found.items() if lifetime is not None}
+        return found
+
+    def usage(self, *, ages: bool) -> Usage:
+        """Say what the engine holds, in all and by namespace; ages take a look into every manifest not seen before."""
+        usage, sizes = self._engine.usage(), self.sizes()
+        oldest: dict[str, float] = {}
+        if ages:
+            for key, lifetime in self.lifetimes(sizes).items():
+                if lifetime is not None:
+                    namespace = key.rpartition(".")[0]
+                    oldest[namespace] = max(oldest.get(namespace, 0.0), age_of(lifetime))
+        there = totals(sizes)
+        namespaces = {}
+        for namespace, peak in sorted(self._peaks.items()):
+            bundles, nbytes = there.get(namespace, (0, 0))
+            namespaces[namespace] = NamespaceUsage(
+                bundles=bundles, live_nbytes=nbytes, peak_nbytes=peak, oldest_age=oldest.get(namespace)
+            )
+        return msgspec.structs.replace(usage, namespaces=namespaces)
+
+    def bundles(self, namespace: str | None) -> list[BundleInfo]:
+        """Describe all bundles, or those of one namespace, the newest last; one that is removed meanwhile is left out."""
+        found = []
+        for key, nbytes in self.sizes().items():
+            if namespace not in (None, key.rpartition(".")[0]):
+                continue
+            try:
+                manifest = open_manifest(self._engine, key)[0]
+                found.append(info_of(key, nbytes, manifest, self._engine.notes(key)))
+            except BundleNotFoundError:
+                continue
+            except RollferryError as error:
+                found.append(damaged(key, nbytes, error))
+        return sorted(found, key=lambda info: -(info.age or 0.0))
+
+    def _lifetime(self, key: str) -> Lifetime | None:
+        try:
+            return open_manifest(self._engine, key)[0].lifetime
+        except RollferryError:  # damaged or gone: nothing says how old it is, or that its time is over
+            return None
+
+
+def totals(sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
+    """Give the number of bundles and their bytes, by namespace."""
+    found: dict[str, tuple[int, int]] = {}
+    for key, nbytes in sizes.items():
+        namespace = key.rpartition(".")[0]
+        bundles, total = found.get(namespace, (0, 0))
+        found[namespace] = bundles + 1, total + nbytes
+    return found
+
+
+def info_of(key: str, nbytes: int, manifest: Manifest, notes: set[str]) -> BundleInfo:
+    """Describe a bundle."""
+    namespace, _, own = key.rpartition(".")
+    lifetime = manifest.lifetime
+    state = None if lifetime is None else state_of(lifetime, notes)
+    return BundleInfo(
+        key=key,
+        namespace=namespace,
+        id=own,
+        nbytes=nbytes,
+        type=manifest.type,
+        rows=manifest.rows,
+        fields=[f"{field.section}.{field.key}" if field.section else str(field.key) for field in manifest.fields],
+        base=None if manifest.base is None else manifest.base.key,
+        age=None if state is None else state.age,
+        left=None if state is None else state.left,
+        readers=None if lifetime is None else lifetime.readers,
+        done=[] if state is None else sorted(state.done),
+        owner_alive=None if state is None else state.owner_alive,
+    )
+
+
+def damaged(key: str, nbytes: int, error: RollferryError) -> BundleInfo:
+    """Describe a bundle whose manifest can't be read."""
+    namespace, _, own = key.rpartition(".")
+    return BundleInfo(key=key, namespace=namespace, id=own, nbytes=nbytes, damage=str(error))
