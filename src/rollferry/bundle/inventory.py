@@ -1,5 +1,6 @@
 """What an engine holds: by namespace, and bundle by bundle."""
 
+import time
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -108,18 +109,19 @@ class Inventory:
 
     def bundles(self, namespace: str | None) -> list[BundleInfo]:
         """Describe all bundles, or those of one namespace, the newest last; one that is removed meanwhile is left out."""
-        found = []
+        found: list[tuple[float, BundleInfo]] = []
         for key, nbytes in self.sizes().items():
             if namespace not in (None, key.rpartition(".")[0]):
                 continue
             try:
                 manifest = open_manifest(self._engine, key)[0]
-                found.append(info_of(key, nbytes, manifest, self._engine.notes(key)))
+                info = info_of(key, nbytes, manifest, self._engine.notes(key))
             except BundleNotFoundError:
                 continue
             except RollferryError as error:
-                found.append(damaged(key, nbytes, error))
-        return sorted(found, key=lambda info: -(info.age or 0.0))
+                info = damaged(key, nbytes, error)
+            found.append((time.monotonic() - (info.age or 0.0), info))
+        return [info for _, info in sorted(found, key=lambda one: one[0])]
 
     def _lifetime(self, key: str) -> Lifetime | None:
         try:
