@@ -13,7 +13,9 @@ from rollferry.errors import RollferryError
 
 __all__ = ["Reclaimed", "Reclaimer"]
 
-SECONDS = 5.0  # between two looks by the way
+PUT_SECONDS = 5.0  # between two looks of puts by the way
+FULL_SECONDS = 1.0  # and of puts that have no room
+NETWORK_SECONDS = 10.0  # likewise where looking takes a network
 
 
 class Reclaimed(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,17 +48,26 @@ class Reclaimer:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lifetimes: dict[str, Lifetime | None] = {}  # of the bundles last seen, which don't change
-        self._next = time.monotonic() + SECONDS
+        self._looked = time.monotonic()
 
     def by_the_way(self) -> None:
         """Reclaim, unless that was done just now, or takes a network."""
-        if self._engine.networked or time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + SECONDS
-        self.reclaim()
+        if not self._engine.networked and time.monotonic() >= self._looked + PUT_SECONDS:
+            self.reclaim()
+
+    def make_room(self) -> bool:
+        """Reclaim, unless that was done just now; whether there is more room."""
+        seconds = NETWORK_SECONDS if self._engine.networked else FULL_SECONDS
+        if time.monotonic() < self._looked + seconds:
+            return False
+        try:
+            return bool(self.reclaim())
+        except RollferryError:  # that there is no room is what to say
+            return False
 
     def reclaim(self, *, dry_run: bool = False) -> list[Reclaimed]:
         """Remove what is to be reclaimed, unless this is a dry run; say what it was."""
+        self._looked = time.monotonic()
         sizes = self._engine.sizes()
         self._lifetimes = {key: self._lifetimes.get(key) or self._lifetime(key) for key in sizes}
         found = []

@@ -46,16 +46,26 @@ class Space(NamedTuple):
         if self.patience < 0 or (self.quota is not None and self.quota < 1):
             raise ValueError("quota must be at least one byte, and patience at least 0 seconds")
 
-    def place(self, engine: Engine, key: str, nbytes: int, attempt: Callable[[], T]) -> T:
+    def place(
+        self, engine: Engine, key: str, nbytes: int, attempt: Callable[[], T], reclaim: Callable[[], bool] = bool
+    ) -> T:
         """Give what `attempt` to put so many bytes gives, which may be tried several times.
+
+        Parameters
+        ----------
+        engine, key, nbytes
+            Where, of which bundle, and how many.
+        attempt
+            Puts, or raises EngineFullError.
+        reclaim
+            Removes bundles whose time is over, which is done before others are waited for or removed; says whether there were
+            any.
 
         Raises
         ------
         EngineFullError
             There is no room.
         """
-        if self.quota is None and self.full == "raise":
-            return attempt()
         late = time.monotonic() + self.patience
         reserved = self.quota is None
         try:
@@ -65,7 +75,7 @@ class Space(NamedTuple):
                     return attempt()
                 except EngineFullError as error:
                     never = self.quota is not None and nbytes > self.quota
-                    if never or not ROOM[self.full](Refusal(engine, key, error, late)):
+                    if never or not (reclaim() or ROOM[self.full](Refusal(engine, key, error, late))):
                         raise
         finally:
             if self.quota is not None:

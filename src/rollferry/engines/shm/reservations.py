@@ -38,9 +38,9 @@ class Reservations:
         """Set bytes aside if those of the namespace then stay within its quota."""
         with self._alone(namespace):
             own = self._waiting.get(key)
-            set_aside, waiting = self._others(namespace)
+            set_aside, waiting = self._others(namespace)  # before the bundles: what is published meanwhile is in both
             first = (own is None and not waiting) or (own is not None and all(own[1] <= path for path in waiting))
-            if first and self._live(namespace) + set_aside + nbytes <= quota:
+            if first and sum({**set_aside, **self._live(namespace)}.values()) + nbytes <= quota:
                 self._held[key] = self._made(f"{self._directory.reserved}/{key}-{nbytes:x}")
                 delete(self._waiting.pop(key, None))
                 return True
@@ -59,12 +59,12 @@ class Reservations:
         self._held.clear()
         self._waiting.clear()
 
-    def _live(self, namespace: str) -> int:
-        """Give the bytes of bundles, without the space behind them in their segments."""
+    def _live(self, namespace: str) -> dict[str, int]:
+        """Give the bytes of each bundle, without the space behind them in their segments."""
         start = f"{namespace}."
         keys = [key for key in self._directory.live_keys() if key.startswith(start)]
         self._sizes = {key: self._sizes.get(key) or self._content_nbytes(key) for key in keys}
-        return sum(self._sizes.values())
+        return self._sizes
 
     def _content_nbytes(self, key: str) -> int:
         fd = open_file(self._directory.live_path(key), os.O_RDONLY)
@@ -78,17 +78,17 @@ class Reservations:
         finally:
             close_file(fd)
 
-    def _others(self, namespace: str) -> tuple[int, list[str]]:
-        """Give the bytes that are set aside, and the paths of those who wait, which sort by when they came."""
-        total, waiting = 0, []
+    def _others(self, namespace: str) -> tuple[dict[str, int], list[str]]:
+        """Give the bytes that are set aside for each bundle, and the paths of those who wait, which sort by when they came."""
+        set_aside, waiting = {}, []
         for name in os.listdir(self._directory.reserved):
             held, waits = HELD.fullmatch(name), WAITS.fullmatch(name)
             path = f"{self._directory.reserved}/{name}"
             if held is not None and held[1] == namespace and is_alive(path):
-                total += int(held[3], 16)
+                set_aside[f"{held[1]}.{held[2]}"] = int(held[3], 16)
             elif waits is not None and waits[1] == namespace and is_alive(path):
                 waiting.append(path)
-        return total, waiting
+        return set_aside, waiting
 
     @staticmethod
     def _made(path: str) -> tuple[int, str]:
