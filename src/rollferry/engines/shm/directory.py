@@ -74,6 +74,10 @@ class Directory:
         """Give the keys of all published bundles."""
         return (name for name in os.listdir(self.live) if LIVE_NAME.fullmatch(name))
 
+    def noted(self) -> Iterator[str]:
+        """Give the keys of all bundles, there or gone, about which something is written down."""
+        return (name for name in os.listdir(self.notes) if LIVE_NAME.fullmatch(name))
+
     def pooled(self) -> list[tuple[int, int]]:
         """Give capacity and inode of each free segment, as their names have them."""
         matches = (POOL_NAME.fullmatch(name) for name in os.listdir(self.pool))

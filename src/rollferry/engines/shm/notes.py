@@ -5,7 +5,7 @@ from contextlib import suppress
 
 from rollferry.engines.shm.directory import Directory
 
-__all__ = ["add", "forget", "read"]
+__all__ = ["add", "forget", "read", "sweep"]
 
 
 def add(directory: Directory, key: str, text: str) -> bool:
@@ -36,3 +36,10 @@ def forget(directory: Directory, key: str) -> None:
     """Delete all lines."""
     with suppress(FileNotFoundError):
         os.unlink(directory.notes_path(key))
+
+
+def sweep(directory: Directory) -> None:
+    """Delete the lines about bundles that are gone: whoever removed one, or wrote one too late, may have died over it."""
+    for key in directory.noted():
+        if not os.path.lexists(directory.live_path(key)):
+            forget(directory, key)
