@@ -83,6 +83,17 @@ def test_evicting_the_oldest(url: str) -> None:
         assert (ferry.get(refs[3])["a"] == 3).all()
 
 
+def test_files_of_others_take_none_of_it(shm_directory: Any) -> None:
+    with rollferry.connect(f"shm://{shm_directory}", quota=2.5 * SIZE) as ferry:
+        for name in ("default.txt", "notes", "other." + "0" * 32):
+            (shm_directory / "live" / name).write_bytes(bytes(SIZE))
+        refs = [ferry.put(batch()) for _ in range(2)]
+        with pytest.raises(EngineFullError):
+            ferry.put(batch())
+        ferry.remove(refs[0])
+        ferry.put(batch())
+
+
 def test_the_quota_holds_over_processes(shm_directory: Any) -> None:
     url = f"shm://{shm_directory}"
     code = (

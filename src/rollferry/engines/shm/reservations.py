@@ -32,7 +32,7 @@ class Reservations:
         self._directory = directory
         self._held: dict[str, tuple[int, str]] = {}
         self._waiting: dict[str, tuple[int, str]] = {}
-        self._sizes: dict[str, int] = {}  # of the bundles last seen, which don't change
+        self._sizes: dict[str, dict[str, int]] = {}  # by namespace: of the bundles last seen, which don't change
 
     def take(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:
         """Set bytes aside if those of the namespace then stay within its quota."""
@@ -40,7 +40,7 @@ class Reservations:
             own = self._waiting.get(key)
             set_aside, waiting = self._others(namespace)  # before the bundles: what is published meanwhile is in both
             first = (own is None and not waiting) or (own is not None and all(own[1] <= path for path in waiting))
-            if first and sum({**set_aside, **self._live(namespace)}.values()) + nbytes <= quota:
+            if first and self._used(namespace, set_aside) + nbytes <= quota:
                 self._held[key] = self._made(f"{self._directory.reserved}/{key}-{nbytes:x}")
                 delete(self._waiting.pop(key, None))
                 return True
@@ -59,12 +59,23 @@ class Reservations:
         self._held.clear()
         self._waiting.clear()
 
+    def _used(self, namespace: str, set_aside: dict[str, int]) -> int:
+        """Give the bytes that bundles take, or will take."""
+        live = self._live(namespace)
+        return sum(live.values()) + sum(size for key, size in set_aside.items() if key not in live)
+
     def _live(self, namespace: str) -> dict[str, int]:
         """Give the bytes of each bundle, without the space behind them in their segments."""
         start = f"{namespace}."
-        keys = [key for key in self._directory.live_keys() if key.startswith(start)]
-        self._sizes = {key: self._sizes.get(key) or self._content_nbytes(key) for key in keys}
-        return self._sizes
+        known = self._sizes.setdefault(namespace, {})
+        names = self._directory.live_names()
+        if names != known.keys():  # most are known, so only the others cost more than to be listed
+            for name in known.keys() - names:
+                del known[name]
+            for name in names - known.keys():
+                counts = name.startswith(start) and self._directory.is_key(name)
+                known[name] = self._content_nbytes(name) if counts else 0
+        return known
 
     def _content_nbytes(self, key: str) -> int:
         fd = open_file(self._directory.live_path(key), os.O_RDONLY)
