@@ -40,7 +40,7 @@ static PyObject *try_lock(PyObject *module, PyObject *args)
 static int open_locked(const char *path, Py_ssize_t byte)
 {
     struct stat here, there;
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK); /* what lies there may be a pipe */
     if (fd < 0) {
         return -1;
     }

@@ -17,6 +17,9 @@ __all__ = ["close_file", "lock_whole", "names", "open_file", "opened_leased", "t
 HELD: set[int] = set()
 FORKING = threading.RLock()
 
+OPENING = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # what lies there may be a link, or a pipe
+FOREIGN = (errno.ELOOP, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENXIO)  # no file of ours, whatever its name
+
 
 @contextmanager
 def translated(root: Path) -> Iterator[None]:
@@ -33,7 +36,7 @@ def open_file(path: str, flags: int) -> int | None:
     """Open a file of ours, to be closed by `close_file`; None where there is none."""
     try:
         with FORKING:
-            fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = os.open(path, flags | OPENING, 0o600)
             HELD.add(fd)
             return fd
     except FileNotFoundError:
@@ -77,11 +80,11 @@ def names(path: str, fd: int) -> bool:
 
 
 def lock_whole(path: str) -> int | None:
-    """Open a named segment that nobody writes or reads, and lock it whole; None where somebody does or it is gone."""
+    """Open a named segment that nobody writes or reads, and lock it whole; None where somebody does, or it is none or gone."""
     try:
         fd = open_file(path, os.O_RDWR)
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EISDIR):  # no file of ours, whatever its name
+        if error.errno in FOREIGN:
             return None
         raise
     if fd is None:

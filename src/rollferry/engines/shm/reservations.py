@@ -78,16 +78,23 @@ class Reservations:
         return known
 
     def _content_nbytes(self, key: str) -> int:
-        fd = open_file(self._directory.live_path(key), os.O_RDONLY)
-        if fd is None:  # removed meanwhile
+        """Give the bytes of a bundle; where it is damaged or can't be opened, those of its memory, which it takes all the same."""
+        path = self._directory.live_path(key)
+        try:
+            nbytes = os.stat(path, follow_symlinks=False).st_size
+        except FileNotFoundError:  # removed meanwhile
             return 0
         try:
-            sizes = unpack_header(os.pread(fd, HEADER_NBYTES, 0), key, os.fstat(fd).st_size)
-            return 0 if sizes is None else sum(sizes)
-        except BundleError:  # it takes its memory all the same
-            return os.fstat(fd).st_size
-        finally:
-            close_file(fd)
+            fd = open_file(path, os.O_RDONLY)
+            if fd is None:
+                return 0
+            try:
+                sizes = unpack_header(os.pread(fd, HEADER_NBYTES, 0), key, nbytes)
+            finally:
+                close_file(fd)
+        except (OSError, BundleError):
+            return nbytes
+        return 0 if sizes is None else sum(sizes)
 
     def _others(self, namespace: str) -> tuple[dict[str, int], list[str]]:
         """Give the bytes that are set aside for each bundle, and the paths of those who wait, which sort by when they came."""
