@@ -147,13 +147,13 @@ class Ferry:
     ) -> None:
         self._engine = engine
         self._namespace = terms.namespace
-        self._terms = terms
+        self._inventory = Inventory(engine)
+        self._reclaimer = Reclaimer(engine, self._inventory)
+        self._terms = terms._replace(reclaim=self._reclaimer.make_room)
         self._schema = as_schema(schema)
         self._allow_pickle = allow_pickle
         self._reader = reader
         self._token = secrets.token_hex(8)
-        self._inventory = Inventory(engine)
-        self._reclaimer = Reclaimer(engine, self._inventory)
         self._got: dict[int, TransferRef] = {}  # by the id of a result: bundles that count their readers
         self._closed = False
         self.timings: deque[Timing] = deque(maxlen=TIMINGS)

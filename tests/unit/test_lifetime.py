@@ -63,6 +63,28 @@ def test_a_reader_started_anew_is_the_same(url: str) -> None:
         assert producer.list() == []
 
 
+def test_a_reader_killed_over_the_removal_can_do_it_again(url: str) -> None:
+    with rollferry.connect(url) as producer:
+        ref = producer.put(BATCH, readers=1)
+        producer._engine.note(ref.key, "done-rank0")  # and then it died
+        with rollferry.connect(url, reader="rank0") as reader:
+            assert not reader.remove(ref)
+        assert producer.list() == []
+
+
+def test_notes_that_nobody_forgot_are_swept(shm_directory: Any) -> None:
+    with rollferry.connect(f"shm://{shm_directory}") as ferry:
+        kept, gone = ferry.put(BATCH, readers=2), ferry.put(BATCH, readers=2)
+        for ref in (kept, gone):
+            ferry.remove(ref)
+        (shm_directory / "live" / gone.key).unlink()  # a remover that was killed halfway
+        (shm_directory / "notes" / "notes.txt").write_text("mine")
+    with rollferry.connect(f"shm://{shm_directory}") as ferry:
+        ferry.put(BATCH)
+        assert {path.name for path in (shm_directory / "notes").iterdir()} == {kept.key, "notes.txt"}
+        assert ferry._engine.notes(kept.key)
+
+
 def test_readers_in_processes(shm_directory: Any) -> None:
     url = f"shm://{shm_directory}"
     code = "import rollferry, sys; f = rollferry.connect(sys.argv[1]); f.get(sys.argv[2]); print(f.remove(sys.argv[2]))"

@@ -83,6 +83,17 @@ def test_evicting_the_oldest(url: str) -> None:
         assert (ferry.get(refs[3])["a"] == 3).all()
 
 
+def test_files_of_others_take_none_of_it(shm_directory: Any) -> None:
+    with rollferry.connect(f"shm://{shm_directory}", quota=2.5 * SIZE) as ferry:
+        for name in ("default.txt", "notes", "other." + "0" * 32):
+            (shm_directory / "live" / name).write_bytes(bytes(SIZE))
+        refs = [ferry.put(batch()) for _ in range(2)]
+        with pytest.raises(EngineFullError):
+            ferry.put(batch())
+        ferry.remove(refs[0])
+        ferry.put(batch())
+
+
 def test_the_quota_holds_over_processes(shm_directory: Any) -> None:
     url = f"shm://{shm_directory}"
     code = (
@@ -126,6 +137,54 @@ def test_what_a_killed_process_had_set_aside_is_free(shm_directory: Any) -> None
         process.wait()
         ferry.put(batch())
     assert [path.name for path in (shm_directory / "reserved").iterdir()] == ["default"]
+
+
+def test_who_waits_reclaims(url: str) -> None:
+    """Where all producers wait, nobody else comes by."""
+    with rollferry.connect(url, quota=1.5 * SIZE, full="block", patience=60) as ferry:
+        lost = ferry.put(batch(), ttl=1.2)
+        start = time.monotonic()
+        ref = ferry.put(batch(2))
+        assert time.monotonic() - start < 50
+        assert ferry.list() == [ref.id] != [lost.id]
+
+
+@pytest.mark.parametrize("full", ["raise", "evict-oldest"])
+def test_what_is_over_goes_before_anybody_suffers(url: str, full: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    with rollferry.connect(url, quota=2.5 * SIZE, full=full) as ferry:
+        kept = ferry.put(batch(1), ttl=1000)
+        ferry.put(batch(2), ttl=10)
+        real, real_boot = time.monotonic, time.clock_gettime
+        monkeypatch.setattr(time, "monotonic", lambda: real() + 4)  # not yet by the way of a put
+        monkeypatch.setattr(time, "clock_gettime", lambda clock: real_boot(clock) + 20)
+        new = ferry.put(batch(3))
+        assert set(ferry.list()) == {kept.id, new.id}
+
+
+def test_time_begins_once_there_is_room(url: str) -> None:
+    with rollferry.connect(url, quota=1.5 * SIZE, full="block") as ferry:
+        first = ferry.put(batch())
+        threading.Timer(1.0, ferry.remove, [first]).start()
+        ref = ferry.put(batch(2), ttl=0.9)
+        assert ferry.gc() == []
+        assert (ferry.get(ref)["a"] == 2).all()
+
+
+def test_a_bundle_being_published_counts_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with rollferry.connect(url, quota=2.5 * SIZE) as ferry:
+        engine = ferry._engine
+        unreserve = type(engine).unreserve
+        refs = []
+
+        def another_first(self: Any, key: str) -> None:
+            if not refs:
+                refs.append(key)
+                refs.append(ferry.put(batch()))
+            unreserve(self, key)
+
+        monkeypatch.setattr(type(engine), "unreserve", another_first)
+        ferry.put(batch())
+        assert len(ferry.list()) == 2
 
 
 def test_a_full_engine_blocks_too(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

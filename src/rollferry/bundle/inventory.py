@@ -1,6 +1,5 @@
 """What an engine holds: by namespace, and bundle by bundle."""
 
-import time
 from collections.abc import Iterable, Mapping
 
 import msgspec
@@ -113,14 +112,16 @@ class Inventory:
         for key, nbytes in self.sizes().items():
             if namespace not in (None, key.rpartition(".")[0]):
                 continue
+            created = 0.0
             try:
                 manifest = open_manifest(self._engine, key)[0]
+                created = 0.0 if manifest.lifetime is None else manifest.lifetime.created
                 info = info_of(key, nbytes, manifest, self._engine.notes(key))
             except BundleNotFoundError:
                 continue
             except RollferryError as error:
                 info = damaged(key, nbytes, error)
-            found.append((time.monotonic() - (info.age or 0.0), info))
+            found.append((created, info))
         return [info for _, info in sorted(found, key=lambda one: one[0])]
 
     def _lifetime(self, key: str) -> Lifetime | None:

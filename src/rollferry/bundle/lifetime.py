@@ -21,6 +21,7 @@ __all__ = [
     "ORPHAN_SECONDS",
     "READERS_SECONDS",
     "State",
+    "age_of",
     "born",
     "expired",
     "keep",
@@ -91,15 +92,16 @@ def expired(state: State) -> Reason | None:
 def note_done(engine: Engine, ref: TransferRef, reader: str, readers: int) -> bool:
     """Note that a reader is done; the last one removes the bundle. False where it is gone, or the reader was done before."""
     key, note = ref.key, DONE + reader
+    before = note in engine.notes(key)
     try:
-        if note in engine.notes(key):
-            return False
-        engine.note(key, note)
+        if not before:
+            engine.note(key, note)
     except BundleNotFoundError:
         return False
+    # Also where it was done before: it may have been killed between the two.
     if len(readers_done(engine.notes(key))) >= readers:
         remove_stages(engine, stages_of(engine, ref))
-    return True
+    return not before
 
 
 def readers_done(notes: set[str]) -> set[str]:

@@ -1,13 +1,14 @@
 """Publishing an encoded batch: plan, pack, manifest last."""
 
 import secrets
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import msgspec
 
 from rollferry.bundle.checksums import Checksums, checksums_nbytes
 from rollferry.bundle.fields import EncodedBatch
-from rollferry.bundle.lifetime import born
+from rollferry.bundle.lifetime import age_of, born
 from rollferry.bundle.manifest import Base, Manifest, dump
 from rollferry.bundle.space import Space
 from rollferry.engines.base import Engine
@@ -16,6 +17,8 @@ from rollferry.refs import TransferRef
 from rollferry.timings import Stopwatch
 
 __all__ = ["Terms", "publish"]
+
+WAITED = 0.1  # seconds from which on a put had to wait
 
 
 class Terms(NamedTuple):
@@ -29,6 +32,8 @@ class Terms(NamedTuple):
         As of the put.
     base
         The bundle that it is a further stage of.
+    reclaim
+        Removes bundles whose time is over; says whether there were any.
     """
 
     namespace: str = "default"
@@ -39,6 +44,7 @@ class Terms(NamedTuple):
     ttl: float | None = None
     readers: int | None = None
     base: TransferRef | None = None
+    reclaim: Callable[[], bool] = bool
 
 
 def publish(engine: Engine, batch: EncodedBatch, terms: Terms, watch: Stopwatch) -> TransferRef:
@@ -62,9 +68,12 @@ def publish(engine: Engine, batch: EncodedBatch, terms: Terms, watch: Stopwatch)
     data, digest = dump(manifest)
     key = f"{terms.namespace}.{manifest.id}"
     nbytes = plan.nbytes + len(data)
-    digest = terms.space.place(
-        engine, key, nbytes, lambda: write(engine, key, plan, (manifest, data), watch) or digest, watch
-    )
+    described = Described(manifest, data, digest)
+
+    def attempt() -> str:
+        return write(engine, key, plan, described.now(), watch)
+
+    digest = terms.space.place(engine, key, nbytes, attempt, watch=watch, reclaim=terms.reclaim)
     return TransferRef(
         id=manifest.id,
         engine=engine.scheme,
@@ -79,10 +88,25 @@ def publish(engine: Engine, batch: EncodedBatch, terms: Terms, watch: Stopwatch)
     )
 
 
-def write(engine: Engine, key: str, plan: CopyPlan, described: tuple[Manifest, bytes], watch: Stopwatch) -> str:
-    """Write a bundle, and make it visible; give the digest of its manifest where that changed, as it has checksums."""
-    manifest, data = described
-    digest = ""
+class Described(NamedTuple):
+    """A manifest, its bytes and its digest."""
+
+    manifest: Manifest
+    data: bytes
+    digest: str
+
+    def now(self) -> "Described":
+        """Let the life of the bundle begin only now where the put had to wait. That changes nothing in length."""
+        lifetime = self.manifest.lifetime
+        if lifetime is None or age_of(lifetime) < WAITED:
+            return self
+        manifest = msgspec.structs.replace(self.manifest, lifetime=born(lifetime.ttl, lifetime.readers))
+        return Described(manifest, *dump(manifest))
+
+
+def write(engine: Engine, key: str, plan: CopyPlan, described: Described, watch: Stopwatch) -> str:
+    """Write a bundle, and make it visible; give the digest of its manifest."""
+    manifest, data, digest = described
     writer = engine.begin(key, plan.nbytes, len(data), plan.ready)
     try:
         sums = None if manifest.checksums is None else Checksums(plan.members)

@@ -50,7 +50,10 @@ def rebuilding(key: str) -> Iterator[None]:
         if f"bundle {key}" in str(error):  # an engine's own
             raise
         raise type(error)(f"bundle {key}: {error}") from error
-    except (RollferryError, MemoryError, TimeoutError):  # a signal handler's too
+    except MemoryError as error:
+        error.add_note(f"bundle {key} was being read; drop results earlier, or read some of its fields or rows")
+        raise
+    except (RollferryError, TimeoutError):  # a signal handler's too
         raise
     except ImportError as error:
         raise BundleError(f"bundle {key} has values of a package that can't be imported here: {error}") from error

@@ -13,7 +13,9 @@ from rollferry.errors import RollferryError
 
 __all__ = ["Reclaimed", "Reclaimer"]
 
-SECONDS = 5.0  # between two looks by the way
+PUT_SECONDS = 5.0  # between two looks of puts by the way
+FULL_SECONDS = 1.0  # and of puts that have no room
+NETWORK_SECONDS = 10.0  # likewise where looking takes a network
 
 
 class Reclaimed(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,17 +50,27 @@ class Reclaimer:
     def __init__(self, engine: Engine, inventory: Inventory) -> None:
         self._engine = engine
         self._inventory = inventory
-        self._next = time.monotonic() + SECONDS
+        self._looked = time.monotonic()
 
     def by_the_way(self) -> list[Reclaimed]:
         """Reclaim, unless that was done just now, or takes a network; say what it was."""
-        if self._engine.networked or time.monotonic() < self._next:
+        if self._engine.networked or time.monotonic() < self._looked + PUT_SECONDS:
             return []
-        self._next = time.monotonic() + SECONDS
         return self.reclaim()
+
+    def make_room(self) -> bool:
+        """Reclaim, unless that was done just now; whether there is more room."""
+        seconds = NETWORK_SECONDS if self._engine.networked else FULL_SECONDS
+        if time.monotonic() < self._looked + seconds:
+            return False
+        try:
+            return bool(self.reclaim())
+        except RollferryError:  # that there is no room is what to say
+            return False
 
     def reclaim(self, *, dry_run: bool = False) -> list[Reclaimed]:
         """Remove what is to be reclaimed, unless this is a dry run; say what it was."""
+        self._looked = time.monotonic()
         sizes = self._inventory.sizes()
         found = []
         for key, lifetime in self._inventory.lifetimes(sizes).items():

@@ -47,18 +47,35 @@ class Space(NamedTuple):
         if self.patience < 0 or (self.quota is not None and self.quota < 1):
             raise ValueError("quota must be at least one byte, and patience at least 0 seconds")
 
-    def place(self, engine: Engine, key: str, nbytes: int, attempt: Callable[[], T], watch: Stopwatch) -> T:
+    def place(
+        self,
+        engine: Engine,
+        key: str,
+        nbytes: int,
+        attempt: Callable[[], T],
+        *,
+        watch: Stopwatch,
+        reclaim: Callable[[], bool] = bool,
+    ) -> T:
         """Give what `attempt` to put so many bytes gives, which may be tried several times.
 
-        What there is to wait is noted as the phase ``wait``.
+        Parameters
+        ----------
+        engine, key, nbytes
+            Where, of which bundle, and how many.
+        attempt
+            Puts, or raises EngineFullError.
+        watch
+            Notes what there is to wait as the phase ``wait``.
+        reclaim
+            Removes bundles whose time is over, which is done before others are waited for or removed; says whether there were
+            any.
 
         Raises
         ------
         EngineFullError
             There is no room.
         """
-        if self.quota is None and self.full == "raise":
-            return attempt()
         late = time.monotonic() + self.patience
         reserved = self.quota is None
         try:
@@ -68,7 +85,7 @@ class Space(NamedTuple):
                     return attempt()
                 except EngineFullError as error:
                     never = self.quota is not None and nbytes > self.quota
-                    if never or not ROOM[self.full](Refusal(engine, key, error, late)):
+                    if never or not (reclaim() or ROOM[self.full](Refusal(engine, key, error, late))):
                         raise
                     watch.lap("wait")
         finally:

@@ -16,7 +16,10 @@ __all__ = ["NOT_OURS", "close_file", "lock_whole", "names", "open_file", "opened
 # Descriptors that have locks or are about to; a fork waits until each is either open and noted, or closed.
 HELD: set[int] = set()
 FORKING = threading.RLock()
-NOT_OURS = (errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ESPIPE)  # no file of ours, whatever its name
+
+OPENING = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # what lies there may be a link, or a pipe
+# No file of ours, whatever its name.
+NOT_OURS = (errno.ELOOP, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ENXIO, errno.ESPIPE)
 
 
 @contextmanager
@@ -34,7 +37,7 @@ def open_file(path: str, flags: int) -> int | None:
     """Open a file of ours, to be closed by `close_file`; None where there is none."""
     try:
         with FORKING:
-            fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)  # a FIFO would block
+            fd = os.open(path, flags | OPENING, 0o600)
             HELD.add(fd)
             return fd
     except FileNotFoundError:
@@ -78,7 +81,7 @@ def names(path: str, fd: int) -> bool:
 
 
 def lock_whole(path: str) -> int | None:
-    """Open a named segment that nobody writes or reads, and lock it whole; None where somebody does or it is gone."""
+    """Open a named segment that nobody writes or reads, and lock it whole; None where somebody does, or it is none or gone."""
     try:
         fd = open_file(path, os.O_RDWR)
     except OSError as error:

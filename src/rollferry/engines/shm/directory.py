@@ -49,7 +49,7 @@ class Directory:
 
     def live_path(self, key: str) -> str:
         """Give the path of a published bundle. `key` comes from a checked reference."""
-        if LIVE_NAME.fullmatch(key) is None:
+        if not self.is_key(key):
             raise EngineError(f"{key!r} is no key of a bundle")
         return f"{self._live}{key}"
 
@@ -70,9 +70,22 @@ class Directory:
         """Give a path for a segment yet to be made."""
         return f"{self._tmp}{secrets.token_hex(16)}"
 
+    @staticmethod
+    def is_key(name: str) -> bool:
+        """Whether a name can be that of a published bundle."""
+        return LIVE_NAME.fullmatch(name) is not None
+
     def live_keys(self) -> Iterator[str]:
         """Give the keys of all published bundles."""
         return (name for name in os.listdir(self.live) if LIVE_NAME.fullmatch(name))
+
+    def live_names(self) -> set[str]:
+        """Give the names of all published bundles and of whatever else lies there, which is faster than to check them."""
+        return set(os.listdir(self.live))
+
+    def noted(self) -> Iterator[str]:
+        """Give the keys of all bundles, there or gone, about which something is written down."""
+        return (name for name in os.listdir(self.notes) if LIVE_NAME.fullmatch(name))
 
     def pooled(self) -> list[tuple[int, int]]:
         """Give capacity and inode of each free segment, as their names have them."""

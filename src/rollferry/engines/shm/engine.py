@@ -57,6 +57,7 @@ class ShmEngine:
                 self._tidy_at = time.monotonic() + TIDY_SECONDS
                 self._mappings.prune()
                 self._pool.sweep()
+                notes.sweep(self._directory)
             writer.acquire()
         return writer
 

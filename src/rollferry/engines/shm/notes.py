@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from rollferry.engines.shm.directory import Directory
 
-__all__ = ["add", "forget", "read"]
+__all__ = ["add", "forget", "read", "sweep"]
 
 MAX_NBYTES = 1 << 27  # of notes that are read; those of the most readers are less
 FLAGS = os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a FIFO in the place of a file would block
@@ -47,3 +47,10 @@ def forget(directory: Directory, key: str) -> None:
     """Delete all lines."""
     with suppress(FileNotFoundError, IsADirectoryError):  # the latter is none of ours
         os.unlink(directory.notes_path(key))
+
+
+def sweep(directory: Directory) -> None:
+    """Delete the lines about bundles that are gone: whoever removed one, or wrote one too late, may have died over it."""
+    for key in directory.noted():
+        if not os.path.lexists(directory.live_path(key)):
+            forget(directory, key)

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import stat
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
@@ -89,7 +90,7 @@ class Pool:
         """Move a segment that is no longer needed to the pool; False where it is gone already."""
         try:
             status = os.stat(path, follow_symlinks=False)
-            if status.st_size == 0:
+            if status.st_size == 0 or not stat.S_ISREG(status.st_mode):
                 os.unlink(path)
                 return True
             os.rename(path, self._directory.pool_path(status.st_size, status.st_ino))

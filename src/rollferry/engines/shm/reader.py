@@ -1,6 +1,7 @@
 """Reading a bundle from its segment."""
 
 import os
+import stat
 from collections.abc import Sequence
 
 import numpy as np
@@ -31,7 +32,10 @@ class ShmReader:
         with opened_leased(directory.live_path(key)) as fd:
             if fd is None:
                 raise gone(key, directory)
-            sizes = unpack_header(os.pread(fd, HEADER_NBYTES, 0), key, os.fstat(fd).st_size)
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise BundleError(f"what is in the place of {key} is no segment of rollferry's")
+            sizes = unpack_header(os.pread(fd, HEADER_NBYTES, 0), key, status.st_size)
             if sizes is None:
                 raise BundleError(f"the segment of {key} holds another bundle")
             self.payload_nbytes, manifest_nbytes = sizes

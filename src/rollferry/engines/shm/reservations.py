@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from rollferry import _native
-from rollferry.engines.shm.descriptors import NOT_OURS, close_file, lock_whole, open_file
+from rollferry.engines.shm.descriptors import close_file, lock_whole, open_file
 from rollferry.engines.shm.directory import Directory
 from rollferry.engines.shm.segment import HEADER_NBYTES, READER_BYTE, WRITER_BYTE, unpack_header
 from rollferry.errors import BundleError
@@ -34,15 +34,15 @@ class Reservations:
         self._directory = directory
         self._held: dict[str, tuple[int, str]] = {}
         self._waiting: dict[str, tuple[int, str]] = {}
-        self._sizes: dict[str, int] = {}  # of the bundles last seen, which don't change
+        self._sizes: dict[str, dict[str, int]] = {}  # by namespace: of the bundles last seen, which don't change
 
     def take(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:
         """Set bytes aside if those of the namespace then stay within its quota."""
         with self._alone(namespace):
             own = self._waiting.get(key)
-            set_aside, waiting = self._others(namespace)
+            set_aside, waiting = self._others(namespace)  # before the bundles: what is published meanwhile is in both
             first = (own is None and not waiting) or (own is not None and all(own[1] <= path for path in waiting))
-            if first and self._live(namespace) + set_aside + nbytes <= quota:
+            if first and self._used(namespace, set_aside) + nbytes <= quota:
                 self._held[key] = self._made(f"{self._directory.reserved}/{key}-{nbytes:x}")
                 delete(self._waiting.pop(key, None))
                 return True
@@ -61,45 +61,54 @@ class Reservations:
         self._held.clear()
         self._waiting.clear()
 
-    def _live(self, namespace: str) -> int:
-        """Give the bytes of bundles, without the space behind them in their segments."""
+    def _used(self, namespace: str, set_aside: dict[str, int]) -> int:
+        """Give the bytes that bundles take, or will take."""
+        live = self._live(namespace)
+        return sum(live.values()) + sum(size for key, size in set_aside.items() if key not in live)
+
+    def _live(self, namespace: str) -> dict[str, int]:
+        """Give the bytes of each bundle, without the space behind them in their segments."""
         start = f"{namespace}."
-        keys = [key for key in self._directory.live_keys() if key.startswith(start)]
-        self._sizes = {key: self._sizes.get(key) or self._content_nbytes(key) for key in keys}
-        return sum(self._sizes.values())
+        known = self._sizes.setdefault(namespace, {})
+        names = self._directory.live_names()
+        if names != known.keys():  # most are known, so only the others cost more than to be listed
+            for name in known.keys() - names:
+                del known[name]
+            for name in names - known.keys():
+                counts = name.startswith(start) and self._directory.is_key(name)
+                known[name] = self._content_nbytes(name) if counts else 0
+        return known
 
     def _content_nbytes(self, key: str) -> int:
+        """Give the bytes of a bundle; where it is damaged or can't be opened, those of its memory, which it takes all the same."""
+        path = self._directory.live_path(key)
         try:
-            fd = open_file(self._directory.live_path(key), os.O_RDONLY)
-        except OSError as error:
-            if error.errno in NOT_OURS:
-                return 0
-            raise
-        if fd is None:  # removed meanwhile
+            nbytes = os.stat(path, follow_symlinks=False).st_size
+        except FileNotFoundError:  # removed meanwhile
             return 0
         try:
-            sizes = unpack_header(os.pread(fd, HEADER_NBYTES, 0), key, os.fstat(fd).st_size)
-            return 0 if sizes is None else sum(sizes)
-        except BundleError:  # it takes its memory all the same
-            return os.fstat(fd).st_size
-        except OSError as error:
-            if error.errno in NOT_OURS:
+            fd = open_file(path, os.O_RDONLY)
+            if fd is None:
                 return 0
-            raise
-        finally:
-            close_file(fd)
+            try:
+                sizes = unpack_header(os.pread(fd, HEADER_NBYTES, 0), key, nbytes)
+            finally:
+                close_file(fd)
+        except (OSError, BundleError):
+            return nbytes
+        return 0 if sizes is None else sum(sizes)
 
-    def _others(self, namespace: str) -> tuple[int, list[str]]:
-        """Give the bytes that are set aside, and the paths of those who wait, which sort by when they came."""
-        total, waiting = 0, []
+    def _others(self, namespace: str) -> tuple[dict[str, int], list[str]]:
+        """Give the bytes that are set aside for each bundle, and the paths of those who wait, which sort by when they came."""
+        set_aside, waiting = {}, []
         for name in os.listdir(self._directory.reserved):
             held, waits = HELD.fullmatch(name), WAITS.fullmatch(name)
             path = f"{self._directory.reserved}/{name}"
             if held is not None and held[1] == namespace and is_alive(path):
-                total += int(held[3], 16)
+                set_aside[f"{held[1]}.{held[2]}"] = int(held[3], 16)
             elif waits is not None and waits[1] == namespace and is_alive(path):
                 waiting.append(path)
-        return total, waiting
+        return set_aside, waiting
 
     @staticmethod
     def _made(path: str) -> tuple[int, str]:
