@@ -337,6 +337,8 @@ class Ferry:
             The bundle is damaged, or needs a package or registered class that is missing here.
         UnsupportedValueError
             The bundle has pickled values, and this side doesn't allow them.
+        EngineError, MemoryError
+            There is no memory for the result; a message or note names the bundle.
         """
         engine = self._open_engine(type)
         if verify not in get_args(Verify):
