@@ -354,8 +354,8 @@ class Ferry:
             The bundle is damaged, has no checksums to verify, or needs a package or registered class that is missing here.
         UnsupportedValueError
             The bundle has pickled values, and this side doesn't allow them.
-        EngineError
-            The engine can't do its work.
+        EngineError, MemoryError
+            The engine can't do its work, or there is no memory for the result; a message or note names the bundle.
         ValueError
             `type` or `verify` is unknown, or only one of `max_lag` and `current_version` is given.
         """

@@ -9,7 +9,7 @@ import numpy as np
 
 from rollferry.bundle.manifest import Field
 from rollferry.bundle.request import Place
-from rollferry.errors import BundleError, RollferryError, SelectionError
+from rollferry.errors import BundleError, EngineFullError, RollferryError, SelectionError
 from rollferry.layouts.base import Int64Array
 from rollferry.layouts.decoder import Decoder
 from rollferry.layouts.indexed import take_rows
@@ -50,7 +50,7 @@ def rebuilding(key: str) -> Iterator[None]:
         if f"bundle {key}" in str(error):  # an engine's own
             raise
         raise type(error)(f"bundle {key}: {error}") from error
-    except MemoryError as error:
+    except (MemoryError, EngineFullError) as error:
         error.add_note(f"bundle {key} was being read; drop results earlier, or read some of its fields or rows")
         raise
     except (RollferryError, TimeoutError):  # a signal handler's too
