@@ -40,7 +40,7 @@ from tests.golden.batches import CASES
 HEADER_NBYTES = 128
 SECONDS = 10.0  # that one case may take
 MEMORY = 1 << 30  # that one case may take
-TORCH = ("tensors", "tensordicts")
+TORCH = ("tensors", "tensordicts", "jagged")
 Finding = dict[str, Any]
 
 

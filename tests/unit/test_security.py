@@ -201,6 +201,21 @@ def test_sizes_in_a_header_are_checked_against_the_file(payload: int, manifest: 
             ferry.get(ref)
 
 
+@pytest.mark.parametrize("rows", [slice(None, None, -2), slice(None), slice(5, None), [0, -1]])
+@pytest.mark.parametrize("form", ["list", "value"])
+def test_rows_that_are_only_stated_are_not_counted(rows: Any, form: str, shm_directory: Path) -> None:
+    maker = Maker(Random(0), badness=0)
+    rest = {"library": "numpy", "dtype": "|u1", "values": maker.member(bytes(64))}
+    column = (
+        maker.add("ragged", 1 << 40, ndim=0, **rest)
+        if form == "list"
+        else maker.add("dense", 1, shape=[1 << 40, 0], **rest)
+    )
+    with rollferry.connect(f"shm://{shm_directory}") as ferry:
+        with pytest.raises(BundleError, match="more than there are bits"):
+            ferry.get(forged(ferry, shm_directory, maker, column, form), rows=rows)
+
+
 def test_rows_that_share_items_cost_no_more_than_the_payload(shm_directory: Path) -> None:
     """Falling offsets between rows that are not asked for: each of the others is the whole payload."""
     rows, nbytes = 4000, 1 << 20

@@ -23,6 +23,7 @@ from rollferry.memory.pieces import merged
 __all__ = ["Options", "Selection"]
 
 PAIR_NBYTES = 16
+EMPTY_ROWS = 1 << 20  # rows that may take no bytes at all, as those of arrays with an empty axis do
 NEAR = 128  # bytes between two ranges that are fetched along over a network, for one request less
 
 
@@ -109,7 +110,16 @@ class Selection:
         return None
 
     def row_count(self, field: Field) -> int | None:
-        """Give the number of rows of a field; None where it doesn't hold a value per sample."""
+        """Give the number of rows of a field; None where it doesn't hold a value per sample.
+
+        Raises BundleError where there are more than the bundle can have: naming each of them would take memory.
+        """
+        count = self._stated_rows(field)
+        if count is not None and count > 8 * self._manifest.payload_nbytes + EMPTY_ROWS:
+            raise BundleError(f"field {field.key!r} says that it has {count:,} rows, which is more than there are bits")
+        return count
+
+    def _stated_rows(self, field: Field) -> int | None:
         spec = self._manifest.columns[field.column]
         if not field.row_aligned:
             return None
