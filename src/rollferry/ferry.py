@@ -435,7 +435,7 @@ class Ferry:
         ref, name, rows, library
             As for `packed`.
         value
-            What to fill up with.
+            What to fill up with; a SelectionError where ints can't hold it.
         side
             ``right`` or ``left``: where to fill up.
         to_multiple_of

@@ -127,7 +127,7 @@ def test_rows_of_what_is_not_padded(rows: Any, ferry: rollferry.Ferry) -> None:
 def test_share_of_a_rank(ferry: rollferry.Ferry) -> None:
     handle = DataProtoStore(ferry).put(padded(rows=6))
     assert [rows_of_rank(handle, rank, 3) for rank in range(3)] == [slice(0, 2), slice(2, 4), slice(4, 6)]
-    for rank, ranks in ((0, 4), (3, 3), (-1, 3)):
+    for rank, ranks in ((0, 4), (3, 3), (-1, 3), (0, 0)):
         with pytest.raises(SelectionError, match=f"{rank} of {ranks}"):
             rows_of_rank(handle, rank, ranks)
 
@@ -258,6 +258,13 @@ def test_values_of_a_dict(client: KeyValueClient) -> None:
     assert_same(found["same"], torch.stack([torch.ones(2), torch.zeros(2)]))
     assert_same(list(found["ragged"].unbind()), [torch.ones(1), torch.zeros(2)])
     assert_same(list(found["wide"].unbind()), [torch.ones(2, 3), torch.zeros(2, 1)])
+
+
+def test_numeric_arrays_of_several_puts_are_one_tensor(client: KeyValueClient) -> None:
+    client.kv_batch_put(["a", "b"], "p", {"x": np.array([[1, 2], [3, 4]])})
+    client.kv_batch_put(["c"], "p", {"x": np.array([[5, 6]])})
+    found = client.kv_batch_get(["b", "c", "a", "c"], "p")["x"]
+    assert torch.equal(found, torch.tensor([[3, 4], [5, 6], [1, 2], [5, 6]]))
 
 
 def test_rows_of_different_forms(client: KeyValueClient) -> None:

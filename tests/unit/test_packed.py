@@ -286,3 +286,16 @@ def test_python_ints_go_into_all_that_keeps_them(ferry: rollferry.Ferry) -> None
     for into in ({"a": np.zeros(3, np.int32)}, {"b": np.zeros(3, np.float32)}, {"c": np.zeros(3, np.int64)}):
         with pytest.raises(SelectionError, match="dtype"):
             ferry.get(ref, into=into)
+
+
+def test_fields_that_can_not_be_packed_are_refused(ferry: rollferry.Ferry) -> None:
+    torch, tensordict = pytest.importorskip("torch"), pytest.importorskip("tensordict")
+    ref = ferry.put({"dict": tensordict.TensorDict({"a": torch.zeros(2, 3)}, [2, 3]), "a": [[1]]})
+    with pytest.raises(SelectionError, match="no rows that could be packed"):
+        ferry.packed(ref, "dict", library="torch")
+    with pytest.raises(ValueError, match="library must be one of"):
+        ferry.packed(ref, "a", library="jax")  # type: ignore[arg-type]
+    both = ferry.put({"batch": {"a": [[1, 2]]}, "meta_info": {"a": [[3]], "b": [[4]]}}, type="dataproto")
+    with pytest.raises(SelectionError, match="both batch and meta_info have a field 'a'"):
+        ferry.packed(both, "a")
+    assert ferry.packed(both, "b").values.tolist() == [4]

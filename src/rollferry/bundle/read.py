@@ -40,6 +40,8 @@ def read(engine: Engine, ref: TransferRef, request: Request, watch: Stopwatch, m
                 found, rows = everything(stages[0], options, watch), None
             else:
                 found, rows = some(stages, request, options, watch)
+        if request.type is None:
+            check_one_section(found)
         make = make or (partial(lazy_field, bundle=ref.key) if request.lazy else rebuild_field)
         into = request.into or {}
         values = rebuild(found, make, into)
@@ -143,6 +145,17 @@ def is_writable(manifest: Manifest, options: Options) -> bool:
 def rebuild(found: Iterable[Found], make: Make, into: Mapping[Any, Any]) -> dict[Place, Any]:
     """Rebuild fields in their order; where there is a buffer for one, check that it fits, and give what fills it."""
     return {one.place: filling(one, into[one.place.key]) if one.place.key in into else make(one) for one in found}
+
+
+def check_one_section(found: Iterable[Found]) -> None:
+    """Raise SelectionError where a field is in two sections, and its section can't be told by what comes back."""
+    sections: dict[Any, str | None] = {}
+    for (section, key), *_ in found:
+        if key in sections:
+            raise SelectionError(
+                f"both {sections[key]} and {section} have a field {key!r}; get(type='dataproto', fields=) reads one of them"
+            )
+        sections[key] = section
 
 
 def fill(values: dict[Place, Any], into: Mapping[Any, Any]) -> None:

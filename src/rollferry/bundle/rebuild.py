@@ -1,6 +1,7 @@
 """Rebuilding fields whose bytes were fetched."""
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -123,10 +124,13 @@ def packed_field(found: Found) -> LazyRows:
 
 def packed_value(value: Any) -> LazyRows | None:
     """Give the rows of one array, or the components of a nested tensor, as values and offsets; None for anything else."""
-    if getattr(value, "is_nested", False):
+    if getattr(value, "is_nested", False) is True:
         rows: LazyRows | None = load("torch").packed_components(value)
         return rows
-    if getattr(value, "ndim", 0) < 2 or value.dtype == object:
+    torch = sys.modules.get("torch")
+    if not (type(value) is np.ndarray or (torch is not None and isinstance(value, torch.Tensor))):
+        return None
+    if value.ndim < 2 or value.dtype == object:
         return None
     count, length = value.shape[:2]
     return LazyRows(value.reshape(count * length, *value.shape[2:]), np.arange(count + 1, dtype=np.int64) * length)

@@ -237,6 +237,11 @@ def is_tensor(value: object) -> bool:
     return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "unbind")
 
 
+def is_numeric(value: object) -> bool:
+    """Whether a value is an array whose dtype torch may have."""
+    return isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and value.dtype.isnative
+
+
 def as_rows(name: str, value: Any, count: int) -> Any:
     """Give an entry of a TensorDict, or a value, as one with rows. Raises ValueError unless there are so many."""
     if is_tensordict(value):
@@ -269,6 +274,10 @@ def joined(name: str, pieces: Sequence[tuple[Any, list[int]]], count: int) -> An
         import torch  # the tensors have it imported
 
         return torch.cat(values)[torch.from_numpy(np.argsort(places))]
+    if all(is_numeric(value) for value in values) and all(
+        value.dtype == first.dtype and value.shape[1:] == first.shape[1:] for value in values
+    ):
+        return np.concatenate(values)[np.argsort(places)]
     rows: list[Any] = [None] * count
     for place, row in zip(places.tolist(), (row for value in values for row in rows_of(value)), strict=True):
         rows[place] = row
@@ -289,7 +298,7 @@ def as_entry(name: str, value: Any) -> Any:
 
     if is_tensor(value):
         return value
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc" and value.dtype.isnative:
+    if is_numeric(value):
         return torch.from_numpy(value)
     rows = list(value)
     if not rows or not all(is_tensor(row) for row in rows):

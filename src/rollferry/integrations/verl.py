@@ -121,7 +121,7 @@ def rows_of_rank(handle: Handle, rank: int, ranks: int) -> slice:
         The samples can't be divided evenly, which verl requires too.
     """
     count = TransferRef.from_dict(handle).rows
-    if count is None or count % ranks or not 0 <= rank < ranks:
+    if count is None or not 0 <= rank < ranks or count % ranks:
         raise SelectionError(f"{count} samples can't be divided evenly for rank {rank} of {ranks}")
     share = count // ranks
     return slice(rank * share, (rank + 1) * share)
