@@ -316,7 +316,7 @@ class Ferry:
         into
             Buffers to fill, by field: an ndarray or tensor of the shape and dtype of the values. The field's value is the
             buffer; where rows differ in length, a list of views of it, which has them one after the other. Lists of Python
-            numbers also go into wider dtypes. Nothing is written unless all buffers fit.
+            ints go into any dtype of ints that keeps them, floats into float64. Nothing is written unless all buffers fit.
         data_cls
             For a ``dataproto``: called with the keywords ``batch``, ``non_tensor_batch`` and ``meta_info`` to make the result.
         max_lag, current_version
@@ -508,6 +508,7 @@ class Ferry:
             done = remove_stages(engine, stages_within(engine, self._namespace, ref))
         else:
             own = self._own(ref)
+            self._got = {number: got for number, got in self._got.items() if got.id != own.id}
             if own.readers is not None and not force:
                 done = note_done(engine, own, self._reader or f"{self._token}-{os.getpid()}", own.readers)
             else:

@@ -42,6 +42,15 @@ def test_the_last_reader_removes_it(url: str) -> None:
         assert not two.remove(ref)
 
 
+def test_results_that_are_not_released_are_forgotten_on_removal(url: str) -> None:
+    with rollferry.connect(url) as ferry:
+        ref = ferry.put(BATCH, readers=3)
+        kept = [ferry.get(ref) for _ in range(5)]
+        assert len(ferry._got) == len(kept)
+        ferry.remove(ref)
+        assert ferry._got == {}
+
+
 def test_borrowing_is_reading(url: str) -> None:
     with rollferry.connect(url) as producer, rollferry.connect(url) as reader:
         ref = producer.put(BATCH, readers=1)

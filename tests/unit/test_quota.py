@@ -94,6 +94,17 @@ def test_files_of_others_take_none_of_it(shm_directory: Any) -> None:
         ferry.put(batch())
 
 
+def test_evicting_leaves_no_stage_without_its_base(url: str) -> None:
+    with rollferry.connect(url, quota=3.5 * SIZE, full="evict-oldest") as ferry:
+        base = ferry.put(batch(1))
+        stage = ferry.append(base, {"b": np.zeros(SIZE, np.uint8)})
+        kept = ferry.put(batch(2))
+        ferry.put(batch(3))
+        assert kept.id not in ferry.list() or stage.id not in ferry.list()
+        if stage.id in ferry.list():
+            assert set(ferry.get(stage)) == {"a", "b"}
+
+
 def test_the_quota_holds_over_processes(shm_directory: Any) -> None:
     url = f"shm://{shm_directory}"
     code = (

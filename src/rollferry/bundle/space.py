@@ -136,16 +136,21 @@ def wait(refusal: Refusal) -> bool:
 
 
 def evict(refusal: Refusal) -> bool:
-    """Remove the oldest bundle of the namespace; False where there is none."""
+    """Remove the oldest bundle of the namespace, a newer stage before what it lies over; False where there is none."""
     start = refusal.key.rpartition(".")[0] + "."
     ages = {}
+    bases = set()
     for other in refusal.engine.list():
         if other.startswith(start):
             try:
-                lifetime = open_manifest(refusal.engine, other)[0].lifetime
+                manifest = open_manifest(refusal.engine, other)[0]
             except RollferryError:  # gone meanwhile, or damaged
                 continue
-            ages[other] = float("inf") if lifetime is None else age_of(lifetime)
+            ages[other] = float("inf") if manifest.lifetime is None else age_of(manifest.lifetime)
+            if manifest.base is not None:
+                bases.add(manifest.base.key)
+    for base in bases & ages.keys():
+        del ages[base]
     if not ages:
         return False
     refusal.engine.remove(max(ages, key=ages.__getitem__))
