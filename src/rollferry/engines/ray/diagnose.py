@@ -93,7 +93,8 @@ class Examination:
         except ValueError:
             return ok("none yet; the first put or get starts it")
         try:
-            bundles, nbytes = ray.get(actor.usage.remote(), timeout=self._options.timeout)
+            sizes = ray.get(actor.sizes.remote(), timeout=self._options.timeout)
+            bundles, nbytes = len(sizes), sum(sizes.values())
         except ray.exceptions.RayError as error:
             kill = KILL.format(name=REGISTRY_NAME, namespace=self._options.namespace)
             found = f"there is one, which does not answer: {' '.join(str(error).split())}"
