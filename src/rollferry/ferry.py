@@ -508,7 +508,8 @@ class Ferry:
             done = remove_stages(engine, stages_within(engine, self._namespace, ref))
         else:
             own = self._own(ref)
-            self._got = {number: got for number, got in self._got.items() if got.id != own.id}
+            for number in [number for number, got in list(self._got.items()) if got.id == own.id]:
+                self._got.pop(number, None)  # by itself, since another thread may add to them
             if own.readers is not None and not force:
                 done = note_done(engine, own, self._reader or f"{self._token}-{os.getpid()}", own.readers)
             else:
