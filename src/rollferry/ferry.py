@@ -22,7 +22,7 @@ from rollferry.bundle.rebuild import PausedCollector, packed_field
 from rollferry.bundle.reclaim import Reclaimed, Reclaimer
 from rollferry.bundle.request import FieldsLike, Request, RowsLike
 from rollferry.bundle.space import FullPolicy, Space
-from rollferry.bundle.stages import open_manifest, remove_stages, stages_of, stages_within
+from rollferry.bundle.stages import remove_stages, stages_of, stages_within
 from rollferry.engines.base import Engine, Usage
 from rollferry.engines.registry import open_engine, parse_size
 from rollferry.errors import EngineFullError, FerryClosedError, RefError
@@ -148,7 +148,7 @@ class Ferry:
         self._engine = engine
         self._namespace = terms.namespace
         self._inventory = Inventory(engine)
-        self._reclaimer = Reclaimer(engine, self._inventory)
+        self._reclaimer = Reclaimer(engine, self._inventory, self._count_reclaimed)
         self._terms = terms._replace(reclaim=self._reclaimer.make_room)
         self._schema = as_schema(schema)
         self._allow_pickle = allow_pickle
@@ -216,7 +216,7 @@ class Ferry:
         own = None if metadata is None else check_metadata(metadata)
         check_version(policy_version, "policy_version")
         check_life(ttl, readers)
-        self._count_reclaimed(self._reclaimer.by_the_way())
+        self._reclaimer.by_the_way()
         watch = Stopwatch()
         encoded = encode_batch(batch, self._schema_for(schema), allow_pickle=self._allow_pickle, kind=type)
         watch.lap("choose")
@@ -268,9 +268,8 @@ class Ferry:
         engine, own, watch = self._open_engine(type), self._own(ref), Stopwatch()
         metadata = None if own.metadata is None else check_metadata(own.metadata)
         encoded = encode_batch(fields, self._schema_for(schema), allow_pickle=self._allow_pickle, kind=type)
-        stage = extended(engine, own, encoded, overwrite=overwrite, allow_pickle=self._allow_pickle)
+        stage, lifetime = extended(engine, own, encoded, overwrite=overwrite, allow_pickle=self._allow_pickle)
         watch.lap("choose")
-        lifetime = open_manifest(engine, own.key)[0].lifetime
         ttl = None if lifetime is None else lifetime.ttl
         terms = self._terms._replace(
             metadata=metadata, policy_version=own.policy_version, ttl=ttl, readers=own.readers, base=own
@@ -535,10 +534,7 @@ class Ferry:
         put to an engine without a network does so by the way, every few seconds.
         """
         self._open_engine()
-        found = self._reclaimer.reclaim(dry_run=dry_run)
-        if not dry_run:
-            self._count_reclaimed(found)
-        return found
+        return self._reclaimer.reclaim(dry_run=dry_run)
 
     def explain(self, batch: Batch, schema: SchemaLike | None = None) -> Explanation:
         """Say, without putting it, how each field of a batch would be stored, and why. Print the result."""

@@ -98,6 +98,16 @@ def test_reclaimed(shm_directory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert (found["reclaimed"], found["orphans"]) == (1, 1)
 
 
+def test_what_a_put_without_room_reclaims_is_counted(shm_directory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollferry.bundle.reclaim.FULL_SECONDS", 0.0)
+    with rollferry.connect(f"shm://{shm_directory}", quota=150_000) as ferry:
+        ferry.put({"a": np.zeros(100_000, np.uint8)}, ttl=0.01)
+        time.sleep(0.02)
+        kept = ferry.put({"a": np.zeros(100_000, np.uint8)})
+        assert ferry.list() == [kept.id]
+        assert ferry.metrics.snapshot()["reclaimed"] == 1
+
+
 def test_threads_lose_no_count(url: str) -> None:
     with rollferry.connect(url) as ferry:
         threads = [

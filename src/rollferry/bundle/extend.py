@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from rollferry.bundle.dataproto import merged, place
 from rollferry.bundle.fields import EncodedBatch
-from rollferry.bundle.manifest import Field, Manifest
+from rollferry.bundle.manifest import Field, Lifetime, Manifest
 from rollferry.bundle.read import places
 from rollferry.bundle.rebuild import rebuilding
 from rollferry.bundle.request import Place
@@ -19,8 +19,8 @@ __all__ = ["extended"]
 
 def extended(
     engine: Engine, ref: TransferRef, added: EncodedBatch, *, overwrite: bool, allow_pickle: bool
-) -> EncodedBatch:
-    """Give fields as the next stage of a bundle, with the rows and the envelope of the whole.
+) -> tuple[EncodedBatch, Lifetime | None]:
+    """Give fields as the next stage of a bundle, with the rows and the envelope of the whole; and the bundle's lifetime.
 
     Raises
     ------
@@ -32,7 +32,8 @@ def extended(
     if ref.stages >= MAX_STAGES:
         raise SchemaError(f"the bundle has {ref.stages} stages, which is the most; put it anew")
     with rebuilding(ref.key), opened(engine, ref) as older:
-        return over(older, added, overwrite=overwrite, allow_pickle=allow_pickle)
+        stage = over(older, added, overwrite=overwrite, allow_pickle=allow_pickle)
+        return stage, older[0].manifest.lifetime
 
 
 def over(older: Sequence[Stage], added: EncodedBatch, *, overwrite: bool, allow_pickle: bool) -> EncodedBatch:

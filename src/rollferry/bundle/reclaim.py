@@ -1,6 +1,7 @@
 """Bundles whose time is over: found, and removed."""
 
 import time
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Literal
 
@@ -45,18 +46,20 @@ class Reclaimer:
         Where.
     inventory
         What is there.
+    reclaimed
+        Called with what was removed, whatever the occasion.
     """
 
-    def __init__(self, engine: Engine, inventory: Inventory) -> None:
+    def __init__(self, engine: Engine, inventory: Inventory, reclaimed: Callable[[Sequence[Reclaimed]], None]) -> None:
         self._engine = engine
         self._inventory = inventory
+        self._reclaimed = reclaimed
         self._looked = time.monotonic()
 
-    def by_the_way(self) -> list[Reclaimed]:
-        """Reclaim, unless that was done just now, or takes a network; say what it was."""
-        if self._engine.networked or time.monotonic() < self._looked + PUT_SECONDS:
-            return []
-        return self.reclaim()
+    def by_the_way(self) -> None:
+        """Reclaim, unless that was done just now, or takes a network."""
+        if not self._engine.networked and time.monotonic() >= self._looked + PUT_SECONDS:
+            self.reclaim()
 
     def make_room(self) -> bool:
         """Reclaim, unless that was done just now; whether there is more room."""
@@ -83,4 +86,6 @@ class Reclaimer:
                 reason = expired(state_of(lifetime, self._engine.notes(key)))  # somebody may have kept it
                 if reason is not None and (dry_run or self._engine.remove(key)):
                     found.append(Reclaimed(key=key, nbytes=sizes[key], reason=reason))
+        if not dry_run:
+            self._reclaimed(found)
         return found
