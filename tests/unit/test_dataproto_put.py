@@ -126,7 +126,7 @@ def test_join_makes_any_class_and_fewer_rows() -> None:
     sections: dict[str, dict[Any, Any]] = {
         section: {key: value for at, key, value in entries if at == section} for section in SECTIONS
     }
-    whole = join(envelope, sections, DataProto)
+    whole = DataProto(**join(envelope, sections))
     assert type(whole) is DataProto
     assert_same(envelope_of(whole), envelope_of(proto()))
     sections["batch"] = {key: value[1:3] for key, value in sections["batch"].items()}

@@ -92,10 +92,9 @@ def describe(batch: Any) -> dict[str, Any]:
 def join(
     envelope: Envelope,
     sections: Mapping[str, dict[Any, Any]],
-    data_cls: type[Any] | None = None,
     rows: int | None = None,
-) -> Any:
-    """Put entries together again.
+) -> dict[str, Any]:
+    """Put entries together again, as a dict of the three sections.
 
     Parameters
     ----------
@@ -103,8 +102,6 @@ def join(
         As `split` gave it.
     sections
         Entries by section. One that is missing was not asked for: ``batch`` then is None, the others are empty.
-    data_cls
-        Called with the three sections by name; without it they come back as a dict.
     rows
         How many rows were taken of the batch; None where it is whole.
     """
@@ -121,7 +118,7 @@ def join(
     parts = {"batch": batch}
     for section in SECTIONS[1:]:
         parts[section] = None if section in envelope.absent and section in sections else sections.get(section, {})
-    return parts if data_cls is None else data_cls(**parts)
+    return parts
 
 
 def merged(older: Envelope, added: Envelope, entries: Sequence[Entry]) -> Envelope:

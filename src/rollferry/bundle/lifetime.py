@@ -70,7 +70,7 @@ def born(ttl: float | None, readers: int | None) -> Lifetime:
     )
 
 
-def state_of(lifetime: Lifetime, notes: frozenset[str] | set[str]) -> State:
+def state_of(lifetime: Lifetime, notes: set[str]) -> State:
     """Say how it is with a bundle, by its notes."""
     age = age_of(lifetime)
     end = lifetime.ttl
@@ -78,8 +78,7 @@ def state_of(lifetime: Lifetime, notes: frozenset[str] | set[str]) -> State:
         kept = seconds_kept(text)
         if kept is not None:
             end = max(end or 0.0, kept)
-    done = frozenset(text[len(DONE) :] for text in notes if text.startswith(DONE))
-    return State(age, None if end is None else end - age, done, owner_alive(lifetime))
+    return State(age, None if end is None else end - age, readers_done(notes), owner_alive(lifetime))
 
 
 def expired(state: State) -> Reason | None:
@@ -104,9 +103,9 @@ def note_done(engine: Engine, ref: TransferRef, reader: str, readers: int) -> bo
     return not before
 
 
-def readers_done(notes: set[str]) -> set[str]:
+def readers_done(notes: set[str]) -> frozenset[str]:
     """Give the names of the readers that are done."""
-    return {text[len(DONE) :] for text in notes if text.startswith(DONE)}
+    return frozenset(text[len(DONE) :] for text in notes if text.startswith(DONE))
 
 
 def keep(engine: Engine, ref: TransferRef, seconds: float) -> None:

@@ -149,11 +149,10 @@ def evict(refusal: Refusal) -> bool:
             ages[other] = float("inf") if manifest.lifetime is None else age_of(manifest.lifetime)
             if manifest.base is not None:
                 bases.add(manifest.base.key)
-    for base in bases & ages.keys():
-        del ages[base]
-    if not ages:
+    newest = ages.keys() - bases
+    if not newest:
         return False
-    refusal.engine.remove(max(ages, key=ages.__getitem__))
+    refusal.engine.remove(max(newest, key=ages.__getitem__))
     return True
 
 
