@@ -4,7 +4,7 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { MAX_THREADS = 16, PREFETCH_AHEAD = 6, CACHE_LINE = 64 };
+enum { PREFETCH_AHEAD = 6, CACHE_LINE = 64 };
 
 typedef struct {
     const rf_span *spans;
@@ -12,6 +12,22 @@ typedef struct {
     char *dest;
     size_t nbytes;
 } part;
+
+void rf_work_on_parts(void *(*work)(void *), void *parts, size_t size, int n)
+{
+    pthread_t ids[RF_MAX_THREADS];
+    int started = 0;
+    while (started < n - 1 && started < RF_MAX_THREADS &&
+           pthread_create(&ids[started], NULL, work, (char *)parts + size * (size_t)started) == 0) {
+        started++;
+    }
+    for (int i = started; i < n; i++) {
+        work((char *)parts + size * (size_t)i);
+    }
+    for (int i = 0; i < started; i++) {
+        pthread_join(ids[i], NULL);
+    }
+}
 
 int rf_span_total(const rf_span *spans, size_t n, size_t *total)
 {
@@ -92,11 +108,10 @@ int rf_gather(const rf_span *spans, size_t n, size_t start, void *dest, size_t n
     if (threads < 1) {
         threads = 1;
     }
-    if (threads > MAX_THREADS) {
-        threads = MAX_THREADS;
+    if (threads > RF_MAX_THREADS) {
+        threads = RF_MAX_THREADS;
     }
-    part parts[MAX_THREADS];
-    pthread_t ids[MAX_THREADS];
+    part parts[RF_MAX_THREADS];
     const rf_span *span = spans;
     size_t skip = 0;
     advance(&span, &skip, start);
@@ -109,15 +124,6 @@ int rf_gather(const rf_span *spans, size_t n, size_t start, void *dest, size_t n
             advance(&span, &skip, size);
         }
     }
-    int started = 0;
-    while (started < threads - 1 && pthread_create(&ids[started], NULL, copy_part_thread, &parts[started]) == 0) {
-        started++;
-    }
-    for (int i = started; i < threads; i++) {
-        copy_part(&parts[i]);
-    }
-    for (int i = 0; i < started; i++) {
-        pthread_join(ids[i], NULL);
-    }
+    rf_work_on_parts(copy_part_thread, parts, sizeof(part), threads);
     return 0;
 }

@@ -8,10 +8,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
+enum { RF_MAX_THREADS = 16 };
+
 typedef struct {
     const void *address;
     size_t nbytes;
 } rf_span;
+
+/* Call `work` with each of `n` parts of `size` bytes, on as many threads, this one included, and wait for all. Parts for which
+ * no thread can be started are worked on here. */
+void rf_work_on_parts(void *(*work)(void *), void *parts, size_t size, int n);
 
 /* Sum of the lengths of `n` spans into *total; -1 if it does not fit SIZE_MAX / 2. */
 int rf_span_total(const rf_span *spans, size_t n, size_t *total);

@@ -10,7 +10,6 @@
 #include "native.h"
 
 #include <errno.h>
-#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -146,35 +145,24 @@ static void *populate_part(void *argument)
 
 static PyObject *populate(PyObject *module, PyObject *args)
 {
-    enum { MAX_THREADS = 16 };
     rf_state *state = rf_get_state(module);
     PyObject *object;
     int threads;
     if (state == NULL || !PyArg_ParseTuple(args, "O!i", state->lease, &object, &threads)) {
         return NULL;
     }
-    threads = threads < 1 ? 1 : threads > MAX_THREADS ? MAX_THREADS : threads;
+    threads = threads < 1 ? 1 : threads > RF_MAX_THREADS ? RF_MAX_THREADS : threads;
     Lease *lease = (Lease *)object;
     size_t nbytes = (size_t)lease->nbytes, page = (size_t)sysconf(_SC_PAGESIZE);
     size_t share = nbytes / (size_t)threads / page * page;
-    part parts[MAX_THREADS];
-    pthread_t ids[MAX_THREADS];
+    part parts[RF_MAX_THREADS];
     int error = 0;
     Py_BEGIN_ALLOW_THREADS
-    int started = 0;
     for (int i = 0; i < threads; i++) {
         size_t offset = share * (size_t)i;
         parts[i] = (part){(char *)lease->address + offset, i == threads - 1 ? nbytes - offset : share, 0};
     }
-    while (started < threads - 1 && pthread_create(&ids[started], NULL, populate_part, &parts[started]) == 0) {
-        started++;
-    }
-    for (int i = started; i < threads; i++) {
-        populate_part(&parts[i]);
-    }
-    for (int i = 0; i < started; i++) {
-        pthread_join(ids[i], NULL);
-    }
+    rf_work_on_parts(populate_part, parts, sizeof(part), threads);
     for (int i = 0; i < threads && error == 0; i++) {
         error = parts[i].error;
     }
