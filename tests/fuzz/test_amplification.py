@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from random import Random
 
@@ -198,7 +198,7 @@ def forked(work: Callable[[], str]) -> str:
     return outcome or signal.Signals(-status).name
 
 
-def run_all() -> None:
+def run_all(read: Callable[[rollferry.Ferry, Path, Seed, str], str], names: Iterable[str]) -> None:
     """Print the outcome of each case as JSON."""
     import tensordict  # noqa: F401  # before the fork, not in each child
     import torch  # noqa: F401
@@ -208,20 +208,25 @@ def run_all() -> None:
     try:
         with rollferry.connect(f"shm://{root}") as ferry:
             seed = Seed.of({}, ferry, root / "live")
-            outcomes = {name: forked(lambda: read(ferry, root / "live", seed, name)) for name in CASES}
+            outcomes = {name: forked(lambda: read(ferry, root / "live", seed, name)) for name in names}
     finally:
         shutil.rmtree(root)
     print(json.dumps(outcomes))
 
 
-@pytest.fixture(scope="module")
-def outcomes() -> dict[str, str]:
-    command = [sys.executable, __file__]
+def outcomes_of(program: str) -> dict[str, str]:
+    """Run a program that prints the outcomes of its cases."""
+    command = [sys.executable, program]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=200)
     assert done.returncode == 0, done.stderr
     found: dict[str, str] = json.loads(done.stdout)
     return found
+
+
+@pytest.fixture(scope="module")
+def outcomes() -> dict[str, str]:
+    return outcomes_of(__file__)
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -231,4 +236,4 @@ def test_is_refused(outcomes: dict[str, str], name: str) -> None:
 
 
 if __name__ == "__main__":
-    run_all()
+    run_all(read, CASES)

@@ -1,12 +1,6 @@
 """Small bundles that ask for much once some rows of them are read; see test_amplification."""
 
-import json
-import os
-import shutil
-import subprocess
 import sys
-import tempfile
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -18,7 +12,7 @@ import pytest
 
 import rollferry
 from tests.fuzz.grammar import Maker
-from tests.fuzz.test_amplification import HUGE, forked, long_range, one_int
+from tests.fuzz.test_amplification import HUGE, long_range, one_int, outcomes_of, run_all
 from tests.fuzz.test_hostile import Seed, header_for, seal, touch
 
 MANY, LARGE = 16_384, 1 << 19
@@ -136,28 +130,9 @@ def read(ferry: rollferry.Ferry, live: Path, seed: Seed, name: str) -> str:
     return "read"
 
 
-def run_all() -> None:
-    """Print the outcome of each case as JSON."""
-    import torch  # noqa: F401  # before the fork, not in each child
-
-    warnings.simplefilter("ignore")
-    root = Path(tempfile.mkdtemp(prefix="rollferry-test-", dir="/dev/shm"))
-    try:
-        with rollferry.connect(f"shm://{root}") as ferry:
-            seed = Seed.of({}, ferry, root / "live")
-            outcomes = {name: forked(lambda: read(ferry, root / "live", seed, name)) for name in CASES}
-    finally:
-        shutil.rmtree(root)
-    print(json.dumps(outcomes))
-
-
 @pytest.fixture(scope="module")
 def outcomes() -> dict[str, str]:
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, __file__], capture_output=True, text=True, env=environment, timeout=200)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, str] = json.loads(done.stdout)
-    return found
+    return outcomes_of(__file__)
 
 
 @pytest.mark.parametrize("name", sorted(CASES))
@@ -166,4 +141,4 @@ def test_costs_no_more_than_its_bytes_warrant(outcomes: dict[str, str], name: st
 
 
 if __name__ == "__main__":
-    run_all()
+    run_all(read, CASES)

@@ -1,6 +1,5 @@
 """Batches of type dataproto, as a get gives them."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -13,20 +12,7 @@ from rollferry.testing import assert_same
 torch = pytest.importorskip("torch")
 TensorDict = pytest.importorskip("tensordict").TensorDict
 
-
-@dataclass
-class DataProto:
-    """As verl's, as far as it matters here."""
-
-    batch: Any = None
-    non_tensor_batch: Any = field(default_factory=dict)
-    meta_info: Any = field(default_factory=dict)
-
-
-def objects(*items: Any) -> Any:
-    array = np.empty(len(items), object)
-    array[:] = items
-    return array
+from tests.unit.test_dataproto_put import DataProto, objects
 
 
 def proto() -> DataProto:
