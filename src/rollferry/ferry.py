@@ -59,6 +59,7 @@ def connect(
     allow_pickle: bool = False,
     checksum: bool = False,
     quota: int | str | None = None,
+    guarantee: int | str | None = None,
     full: FullPolicy = "raise",
     patience: float = 60.0,
     reader: str | None = None,
@@ -88,6 +89,10 @@ def connect(
     quota
         Most bytes of bundles in the namespace, such as ``"8gb"``, for the puts of this Ferry; it holds over all processes that
         put with the same. On ``mooncake://`` quotas are the master's, by tenant.
+    guarantee
+        Bytes of the engine's room, such as ``"2gb"``, that no other namespace can take as long as this Ferry is open and its
+        process lives. What bundles of the namespace take counts. Not on ``mooncake://``, where the quotas of all tenants together
+        are to be less than what the store has.
     full
         What a put does where quota or engine has no room: ``raise`` EngineFullError; ``block`` until readers have made room,
         those that wait longest first; ``evict-oldest``: remove the oldest bundles of the namespace, whether they were read or
@@ -107,7 +112,7 @@ def connect(
     Raises
     ------
     EngineError
-        The URL names no engine, or the engine can't be used.
+        The URL names no engine, or the engine can't be used, or can't guarantee bytes. EngineFullError where there are too few.
     ValueError
         The namespace is not valid.
     """
@@ -115,9 +120,18 @@ def connect(
         raise ValueError(f"{namespace!r} is no namespace: letters, digits, - and _ are allowed, at most 63")
     if reader is not None and (not isinstance(reader, str) or NAMESPACE_PATTERN.fullmatch(reader) is None):  # type: ignore[redundant-expr]
         raise ValueError(f"{reader!r:.80} is no name of a reader: letters, digits, - and _ are allowed, at most 63")
-    space = Space(parse_size(quota) if isinstance(quota, str) else quota, full, patience)
+    space = Space(nbytes_of(quota), full, patience)
     space.check()
+    kept = nbytes_of(guarantee)
+    if kept is not None and kept < 1:
+        raise ValueError("guarantee must be at least one byte")
     engine = open_engine(url or os.environ.get("ROLLFERRY_URL") or DEFAULT_URL, **options)
+    if kept is not None:
+        try:
+            engine.guarantee(namespace, kept)
+        except BaseException:
+            engine.close()
+            raise
     terms = Terms(namespace=namespace, checksum=checksum, space=space)
     return Ferry(engine, terms, schema=schema, allow_pickle=allow_pickle, reader=reader)
 
@@ -157,7 +171,7 @@ class Ferry:
         self._got: dict[int, TransferRef] = {}  # by the id of a result: bundles that count their readers
         self._closed = False
         self.timings: deque[Timing] = deque(maxlen=TIMINGS)
-        self.metrics = Metrics()
+        self.metrics = Metrics(lambda: engine.retries)
 
     def put(
         self,
@@ -649,7 +663,7 @@ class Ferry:
 
     def _count_reclaimed(self, found: Sequence[Reclaimed]) -> None:
         if found:
-            orphans = sum(one.reason == "orphan" for one in found)
+            orphans = sum(one.reason != "time" for one in found)
             self.metrics.count(reclaimed=len(found) - orphans, orphans=orphans)
 
     def _own(self, ref: Ref) -> TransferRef:
@@ -661,6 +675,11 @@ class Ferry:
     def _schema_for(self, schema: SchemaLike | None) -> Schema | None:
         own = as_schema(schema)
         return Schema({**self._schema, **own}) if self._schema and own else own or self._schema
+
+
+def nbytes_of(size: int | str | None) -> int | None:
+    """Give the bytes of a size, which may be text."""
+    return parse_size(size) if isinstance(size, str) else size
 
 
 def check_life(ttl: float | None, readers: int | None) -> None:

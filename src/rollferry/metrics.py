@@ -3,7 +3,7 @@
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rollferry.engines.base import Usage
@@ -27,22 +27,32 @@ COUNTERS = {
     "waited_seconds": "Seconds that they took for that.",
     "refusals": "Puts that were refused, as there was no room.",
     "reclaimed": "Bundles removed since their time was over.",
-    "orphans": "Bundles removed since their producer had been dead for a day.",
+    "orphans": "Bundles removed since their producer had been dead for a day, or had left them half-written.",
+    "retries": "Calls of the engine that this process made again, since they had failed in passing.",
 }
 #: Attribute of NamespaceUsage -> its gauge, and what that is.
 GAUGES = {
     "bundles": ("rollferry_bundles", "Bundles in the engine."),
     "live_nbytes": ("rollferry_live_bytes", "Bytes of memory that they take."),
-    "peak_nbytes": ("rollferry_peak_bytes", "Most of these that this Ferry has seen."),
+    "pooled_nbytes": ("rollferry_pooled_bytes", "Bytes of free memory kept for reuse that they took before."),
+    "peak_nbytes": ("rollferry_peak_bytes", "Most live bytes at a time."),
+    "guaranteed_nbytes": ("rollferry_guaranteed_bytes", "Bytes that no other namespace can take."),
     "oldest_age": ("rollferry_oldest_age_seconds", "Seconds since the oldest of them was put."),
 }
 MADE: "weakref.WeakSet[Metrics]" = weakref.WeakSet()
 
 
 class Metrics:
-    """Counts what one Ferry does in this process; the child of a fork counts from zero. Thread-safe."""
+    """Counts what one Ferry does in this process; the child of a fork counts from zero. Thread-safe.
 
-    def __init__(self) -> None:
+    Parameters
+    ----------
+    retries
+        Gives the retries of the engine, which all Ferries share that use it.
+    """
+
+    def __init__(self, retries: Callable[[], int] = int) -> None:
+        self._retries = retries
         self.reset()
         MADE.add(self)
 
@@ -50,6 +60,7 @@ class Metrics:
         """Count from zero again."""
         self._lock = threading.Lock()
         self._counts: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self._retries_before = self._retries()
         self._phases: dict[tuple[Operation, str], tuple[int, float]] = {}
 
     def count(self, **amounts: float) -> None:
@@ -77,6 +88,7 @@ class Metrics:
         """Give all counters, by name, and ``phases``: operation -> phase -> ``count`` and ``seconds``."""
         with self._lock:
             found: dict[str, Any] = dict(self._counts)
+            found["retries"] = self._retries() - self._retries_before
             phases = list(self._phases.items())
         found["phases"] = {"put": {}, "get": {}}
         for (operation, phase), (number, seconds) in phases:
@@ -123,7 +135,7 @@ class Exporter:
             yield CounterMetricFamily(f"rollferry_{name}", text)
         yield SummaryMetricFamily("rollferry_phase_seconds", "Seconds of the phases of puts and gets.")
         yield GaugeMetricFamily("rollferry_up", "Whether the engine could be asked.")
-        yield GaugeMetricFamily("rollferry_pooled_bytes", "Bytes of free memory kept for reuse.")
+        yield GaugeMetricFamily("rollferry_free_bytes", "Bytes that further bundles can have.")
         for name, text in GAUGES.values():
             yield GaugeMetricFamily(name, text)
 
@@ -147,9 +159,7 @@ class Exporter:
             yield GaugeMetricFamily("rollferry_up", "Whether the engine could be asked.", value=0)
             return
         yield GaugeMetricFamily("rollferry_up", "Whether the engine could be asked.", value=1)
-        yield GaugeMetricFamily(
-            "rollferry_pooled_bytes", "Bytes of free memory kept for reuse.", value=usage.pooled_nbytes
-        )
+        yield GaugeMetricFamily("rollferry_free_bytes", "Bytes that further bundles can have.", value=usage.free_nbytes)
         for attribute, (name, text) in GAUGES.items():
             gauge = GaugeMetricFamily(name, text, labels=["namespace"])
             for namespace, held in usage.namespaces.items():

@@ -50,7 +50,7 @@ def _kept(master: Master) -> Iterator[None]:
 
 
 class TestMooncake(EngineContract):
-    reserves = False  # quotas are the master's, by tenant
+    reserves = guarantees = False  # quotas are the master's, by tenant
 
     @pytest.fixture
     def url(self, master: Master) -> Iterator[str]:
@@ -58,7 +58,7 @@ class TestMooncake(EngineContract):
 
 
 class TestMooncakeSmallChunks(EngineContract):
-    reserves = False  # likewise
+    reserves = guarantees = False  # likewise
     opened_stays = False  # chunks are read when they are asked for, and a removal is forced
 
     @pytest.fixture

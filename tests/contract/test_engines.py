@@ -27,9 +27,11 @@ class TestShmWithoutPool(EngineContract):
 
 
 class TestInprocess(EngineContract):
+    slack = 1000
+
     @pytest.fixture(params=["1tb", "64", "1", "100"])
     def url(self, request: pytest.FixtureRequest) -> str:
-        return f"inproc://{secrets.token_hex(8)}?chunk={request.param}"
+        return f"inproc://{secrets.token_hex(8)}?chunk={request.param}&capacity=64mb"
 
     def test_several_chunks(self) -> None:
         with rollferry.connect("inproc://?chunk=64") as ferry:

@@ -68,7 +68,7 @@ def test_of_blocks_however_chunks_cut_them(sizes: list[int], cuts: list[int]) ->
 def test_a_put_makes_them(chunk: str) -> None:
     with rollferry.connect(f"inproc://sums-{chunk}?chunk={chunk}", checksum=True) as ferry:
         ref = ferry.put(batch(150))
-        stored, payload = STORES[f"sums-{chunk}"][ref.key]
+        stored, payload = STORES[f"sums-{chunk}"].bundles[ref.key]
         manifest = load(stored, ref.nbytes)[0]
         assert manifest.checksums == expected_sums(manifest.members, payload)
         assert_same(ferry.get(ref, verify="full"), batch(150))
@@ -181,10 +181,10 @@ def stored(request: pytest.FixtureRequest, shm_directory: Path) -> Iterator[Stor
         return
     with rollferry.connect("inproc://damage", checksum=True) as ferry:
         ref = ferry.put(batch())
-        data, memory = STORES["damage"][ref.key]
+        data, memory = STORES["damage"].bundles[ref.key]
 
         def replace_in_store(payload: bytes) -> None:
-            STORES["damage"][ref.key] = data, np.frombuffer(payload, np.uint8)
+            STORES["damage"].bundles[ref.key] = data, np.frombuffer(payload, np.uint8)
 
         found = Stored(ferry, ref, replace_in_store, memory.tobytes())
         found.manifest = load(data, ref.nbytes)[0]
@@ -316,7 +316,7 @@ def test_auto_verifies_scattered_rows_where_they_cover_whole_blocks(networked: S
         wide = np.random.default_rng(6).integers(0, 256, (4, BLOCK_NBYTES), np.uint8)
         ref = ferry.put({"wide": wide, "small": [1, 2, 3, 4]})
         ferry._engine.networked = True  # type: ignore[attr-defined]
-        STORES["whole-blocks"][ref.key][1][2 * BLOCK_NBYTES] ^= 1
+        STORES["whole-blocks"].bundles[ref.key][1][2 * BLOCK_NBYTES] ^= 1
         assert_same(ferry.get(ref, rows=[1, 3])["wide"], wide[[1, 3]])
         with pytest.raises(BundleError, match="block 2 of member 0"):
             ferry.get(ref, rows=[0, 2])

@@ -1,13 +1,14 @@
 """What an engine holds: by namespace, and bundle by bundle."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import msgspec
 
 from rollferry.bundle.lifetime import age_of, state_of
 from rollferry.bundle.manifest import BatchType, Lifetime, Manifest
 from rollferry.bundle.stages import open_manifest
-from rollferry.engines.base import Engine, NamespaceUsage, Usage
+from rollferry.engines.accounts import namespace_of
+from rollferry.engines.base import Engine, Usage
 from rollferry.errors import BundleNotFoundError, RollferryError
 
 __all__ = ["BundleInfo", "Inventory", "info_of"]
@@ -72,14 +73,6 @@ class Inventory:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._lifetimes: dict[str, Lifetime] = {}  # of the bundles last seen
-        self._peaks: dict[str, int] = {}
-
-    def sizes(self) -> dict[str, int]:
-        """Give the bytes of every bundle, by key."""
-        sizes = self._engine.sizes()
-        for namespace, (_, nbytes) in totals(sizes).items():
-            self._peaks[namespace] = max(self._peaks.get(namespace, 0), nbytes)
-        return sizes
 
     def lifetimes(self, keys: Iterable[str]) -> dict[str, Lifetime | None]:
         """Give the lifetimes of all bundles, of which these are the keys; None where one can't be read, or has none."""
@@ -90,27 +83,24 @@ class Inventory:
 
     def usage(self, *, ages: bool) -> Usage:
         """Say what the engine holds, in all and by namespace; ages take a look into every manifest not seen before."""
-        usage, sizes = self._engine.usage(), self.sizes()
+        usage = self._engine.usage()
+        if not ages:
+            return usage
         oldest: dict[str, float] = {}
-        if ages:
-            for key, lifetime in self.lifetimes(sizes).items():
-                if lifetime is not None:
-                    namespace = key.rpartition(".")[0]
-                    oldest[namespace] = max(oldest.get(namespace, 0.0), age_of(lifetime))
-        there = totals(sizes)
-        namespaces = {}
-        for namespace, peak in sorted(self._peaks.items()):
-            bundles, nbytes = there.get(namespace, (0, 0))
-            namespaces[namespace] = NamespaceUsage(
-                bundles=bundles, live_nbytes=nbytes, peak_nbytes=peak, oldest_age=oldest.get(namespace)
-            )
+        for key, lifetime in self.lifetimes(self._engine.list()).items():
+            if lifetime is not None:
+                namespace = namespace_of(key)
+                oldest[namespace] = max(oldest.get(namespace, 0.0), age_of(lifetime))
+        namespaces = {
+            name: msgspec.structs.replace(held, oldest_age=oldest.get(name)) for name, held in usage.namespaces.items()
+        }
         return msgspec.structs.replace(usage, namespaces=namespaces)
 
     def bundles(self, namespace: str | None) -> list[BundleInfo]:
         """Describe all bundles, or those of one namespace, the newest last; one that is removed meanwhile is left out."""
         found: list[tuple[float, BundleInfo]] = []
-        for key, nbytes in self.sizes().items():
-            if namespace not in (None, key.rpartition(".")[0]):
+        for key, nbytes in self._engine.sizes().items():
+            if namespace not in (None, namespace_of(key)):
                 continue
             created = 0.0
             try:
@@ -129,16 +119,6 @@ class Inventory:
             return open_manifest(self._engine, key)[0].lifetime
         except RollferryError:  # damaged or gone: nothing says how old it is, or that its time is over
             return None
-
-
-def totals(sizes: Mapping[str, int]) -> dict[str, tuple[int, int]]:
-    """Give the number of bundles and their bytes, by namespace."""
-    found: dict[str, tuple[int, int]] = {}
-    for key, nbytes in sizes.items():
-        namespace = key.rpartition(".")[0]
-        bundles, total = found.get(namespace, (0, 0))
-        found[namespace] = bundles + 1, total + nbytes
-    return found
 
 
 def info_of(key: str, nbytes: int, manifest: Manifest, notes: set[str]) -> BundleInfo:

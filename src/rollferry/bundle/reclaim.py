@@ -29,12 +29,13 @@ class Reclaimed(msgspec.Struct, frozen=True, kw_only=True):
     nbytes
         Bytes of memory that it took.
     reason
-        ``time``: its time was over. ``orphan``: it has none, and its producer has been dead for a day.
+        ``time``: its time was over. ``orphan``: it has none, and its producer has been dead for a day. ``unfinished``: its
+        producer has left it half-written.
     """
 
     key: str
     nbytes: int
-    reason: Literal["time", "orphan"]
+    reason: Literal["time", "orphan", "unfinished"]
 
 
 class Reclaimer:
@@ -74,8 +75,8 @@ class Reclaimer:
     def reclaim(self, *, dry_run: bool = False) -> list[Reclaimed]:
         """Remove what is to be reclaimed, unless this is a dry run; say what it was."""
         self._looked = time.monotonic()
-        sizes = self._inventory.sizes()
-        found = []
+        sizes = self._engine.sizes()
+        found = self._unfinished(dry_run=dry_run)
         for key, lifetime in self._inventory.lifetimes(sizes).items():
             if lifetime is None:
                 continue
@@ -88,4 +89,14 @@ class Reclaimer:
                     found.append(Reclaimed(key=key, nbytes=sizes[key], reason=reason))
         if not dry_run:
             self._reclaimed(found)
+        return found
+
+    def _unfinished(self, *, dry_run: bool) -> list[Reclaimed]:
+        """Remove what producers have left half-written, unless this is a dry run."""
+        found = []
+        for key, nbytes in self._engine.unfinished().items():
+            with suppress(RollferryError):
+                if not dry_run:
+                    self._engine.remove(key)  # False, since it was never there as a whole
+                found.append(Reclaimed(key=key, nbytes=nbytes, reason="unfinished"))
         return found

@@ -13,13 +13,9 @@ from rollferry.timings import Stopwatch
 __all__ = ["FullPolicy", "Space"]
 
 FullPolicy = Literal["raise", "block", "evict-oldest"]
-QUOTA_PAUSE = 0.001  # between two looks whether the quota has room
-STORE_PAUSE = 0.05  # whether the engine has, where a try takes memory first
+MIN_PAUSE, MAX_PAUSE = 0.001, 0.05  # seconds between two tries
+SHARE = 5  # a pause is so many times as long as the try before it
 T = TypeVar("T")
-
-
-class QuotaFullError(EngineFullError):
-    """The quota has no room now."""
 
 
 class Space(NamedTuple):
@@ -80,12 +76,13 @@ class Space(NamedTuple):
         reserved = self.quota is None
         try:
             while True:
+                began = time.monotonic()
                 try:
                     reserved = reserved or self._reserve(engine, key, nbytes)
                     return attempt()
                 except EngineFullError as error:
                     never = self.quota is not None and nbytes > self.quota
-                    if never or not (reclaim() or ROOM[self.full](Refusal(engine, key, error, late))):
+                    if never or not (reclaim() or ROOM[self.full](Refusal(engine, key, error, began, late))):
                         raise
                     watch.lap("wait")
         finally:
@@ -93,10 +90,10 @@ class Space(NamedTuple):
                 engine.unreserve(key)
 
     def _reserve(self, engine: Engine, key: str, nbytes: int) -> bool:
-        """Set bytes aside. Raises QuotaFullError where the quota doesn't leave them."""
+        """Set bytes aside. Raises EngineFullError where the quota doesn't leave them."""
         namespace, quota = key.rpartition(".")[0], self.quota or 0
         if nbytes > quota or not engine.reserve(namespace, key, nbytes, quota):
-            raise QuotaFullError(
+            raise EngineFullError(
                 f"the namespace {namespace!r} has a quota of {quota:,} bytes, which leaves no room for {nbytes:,}. "
                 "Remove bundles that were read, raise the quota, or connect with full='block'",
                 needed=nbytes,
@@ -114,13 +111,14 @@ class Refusal(NamedTuple):
         Where, and of which bundle.
     error
         What it raised.
-    late
-        When to give up, by time.monotonic().
+    began, late
+        When the try began, and when to give up, by time.monotonic().
     """
 
     engine: Engine
     key: str
     error: EngineFullError
+    began: float
     late: float
 
 
@@ -130,8 +128,8 @@ def wait(refusal: Refusal) -> bool:
     if now >= refusal.late:
         refusal.error.add_note("nobody made room in time (patience)")
         return False
-    quick = isinstance(refusal.error, QuotaFullError) and not refusal.engine.networked
-    time.sleep(min(QUOTA_PAUSE if quick else STORE_PAUSE, refusal.late - now))
+    pause = min(max(MIN_PAUSE, SHARE * (now - refusal.began)), MAX_PAUSE)
+    time.sleep(min(pause, refusal.late - now))
     return True
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 __all__ = ["COLUMNS", "rows_of", "stat"]
 
-COLUMNS = ("namespace", "bundles", "live", "peak", "oldest")
+COLUMNS = ("namespace", "bundles", "live", "peak", "pooled", "guaranteed", "oldest")
 
 
 def stat(url: Url = None, *, json_output: Json = False) -> None:
@@ -32,11 +32,20 @@ def rows_of(usage: Usage) -> list[tuple[object, ...]]:
     from rollferry.checks import size
 
     named = [
-        (name, held.bundles, size(held.live_nbytes), size(held.peak_nbytes), duration(held.oldest_age))
+        (
+            name,
+            held.bundles,
+            size(held.live_nbytes),
+            size(held.peak_nbytes),
+            size(held.pooled_nbytes),
+            size(held.guaranteed_nbytes) if held.guaranteed_nbytes else "",
+            duration(held.oldest_age),
+        )
         for name, held in usage.namespaces.items()
     ]
+    free = "" if usage.free_nbytes is None else size(usage.free_nbytes)
     return [
         *named,
-        ("(all)", usage.bundles, size(usage.live_nbytes), "", ""),
-        ("(free, kept for reuse)", "", size(usage.pooled_nbytes), "", ""),
+        ("(all)", usage.bundles, size(usage.live_nbytes), "", size(usage.pooled_nbytes), "", ""),
+        ("(free, with what is pooled)", "", free, "", "", "", ""),
     ]

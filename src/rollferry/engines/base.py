@@ -20,16 +20,24 @@ class NamespaceUsage(msgspec.Struct, frozen=True, kw_only=True):
         Published bundles.
     live_nbytes
         Bytes of memory that they take.
+    pooled_nbytes
+        Bytes of free memory, kept for reuse by whoever puts next, in which bundles of the namespace were before.
     peak_nbytes
-        Most of these that this Ferry has seen: in `Ferry.usage` and `Ferry.gc`, and every few seconds of puts where the engine
-        has no network.
+        Most live bytes at a time, of whatever process, since the engine was first used: on ``inproc://`` and ``ray://`` of every
+        moment, on ``shm://`` as seen once a second by each process that puts, and by whoever asks, on ``mooncake://`` only what
+        this process saw when it asked.
+    guaranteed_nbytes
+        Bytes of the engine that are kept for it.
     oldest_age
-        Seconds since the oldest of them was put; None where there is none, or none of a known age, or it was not looked for.
+        Seconds since the oldest of its bundles was put; None where there is none, or none of a known age, or it was not looked
+        for.
     """
 
     bundles: int
     live_nbytes: int
+    pooled_nbytes: int
     peak_nbytes: int
+    guaranteed_nbytes: int
     oldest_age: float | None = None
 
 
@@ -44,14 +52,17 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
         Bytes of memory that they take.
     pooled_nbytes
         Bytes of free memory kept for reuse.
+    free_nbytes
+        Bytes that further bundles can have, the pooled ones among them; None where the engine doesn't know.
     namespaces
-        The same by namespace, where it comes from `Ferry.usage`: those with bundles, and those in which there were some before.
+        The same by namespace: those with bundles, and those in which the engine knows of some before.
     """
 
     bundles: int
     live_nbytes: int
     pooled_nbytes: int
-    namespaces: dict[str, NamespaceUsage] = {}
+    free_nbytes: int | None
+    namespaces: dict[str, NamespaceUsage]
 
 
 class Writer(Protocol):
@@ -113,13 +124,18 @@ class Engine(Protocol):
     networked
         Whether bytes pass a network. Then checksums of the payload are made by every put and checked by every get, unless
         the get asks for less.
+    retries
+        How often this process tried something again that had failed in passing. It only grows.
     """
 
     scheme: str
     networked: bool
+    retries: int
 
     def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int, ready: Sequence[Ready] = ()) -> Writer:
-        """Lend memory for a new bundle. Raises EngineFullError where there is none.
+        """Lend memory for a new bundle. Raises EngineFullError where there is none, but for what is guaranteed to others.
+
+        An engine may also find that out in `publish`.
 
         An engine that can send from any memory may take parts of the payload that are `ready` as they are. They don't
         change before publish or abort.
@@ -157,8 +173,22 @@ class Engine(Protocol):
     def unreserve(self, key: str) -> None:
         """End what `reserve` set aside, once the bundle is published or aborted; and leave the queue."""
 
+    def guarantee(self, namespace: str, nbytes: int) -> None:
+        """Keep so many bytes, for live bundles, from all other namespaces, until this engine is closed or its process ends.
+
+        What the bundles of the namespace take counts. Of several guarantees to one namespace the largest holds. Raises
+        EngineFullError where the engine hasn't got the bytes, or has guaranteed them to others, and EngineError where it can't
+        keep them.
+        """
+
+    def unfinished(self) -> dict[str, int]:
+        """Give the keys of bundles that were left half-written so long ago that no producer is at work on them, and their bytes.
+
+        `remove` removes what there is of them. An engine that rids itself of them gives none.
+        """
+
     def usage(self) -> Usage:
-        """Say what is held."""
+        """Say what is held; see `accounts.usage_of`. Without ages."""
 
     def close(self) -> None:
         """Drop this process's share of the engine; published bundles stay. Does nothing the second time."""

@@ -17,7 +17,7 @@ import pytest
 from rollferry.bundle.publish import Terms
 from rollferry.engines.base import Bytes, Engine, Ready
 from rollferry.engines.registry import open_engine
-from rollferry.errors import BundleNotFoundError, EngineError
+from rollferry.errors import BundleNotFoundError, EngineError, EngineFullError
 from rollferry.ferry import Ferry
 from rollferry.memory.leases import frozen
 from rollferry.testing.equality import assert_same
@@ -29,9 +29,9 @@ __all__ = ["EngineContract", "FaultyEngine", "LayoutContract"]
 SIZES = (0, 1, 63, 64, 65, 4096, 100_003)
 
 
-def new_key() -> str:
+def new_key(namespace: str = "contract") -> str:
     """Give a key that was never used."""
-    return f"contract.{secrets.token_hex(16)}"
+    return f"{namespace}.{secrets.token_hex(16)}"
 
 
 def payload_of(nbytes: int, seed: int = 0) -> bytes:
@@ -48,12 +48,16 @@ def fill(chunks: Iterable[Bytes], payload: bytes) -> None:
         start += len(chunk)
 
 
-def put(engine: Engine, payload: bytes, manifest: bytes = b"the manifest") -> str:
+def put(engine: Engine, payload: bytes, manifest: bytes = b"the manifest", namespace: str = "contract") -> str:
     """Publish a bundle; give its key."""
-    key = new_key()
+    key = new_key(namespace)
     writer = engine.begin(key, len(payload), len(manifest))
-    fill(writer.chunks, payload)
-    writer.publish(manifest)
+    try:
+        fill(writer.chunks, payload)
+        writer.publish(manifest)
+    except BaseException:
+        writer.abort()
+        raise
     return key
 
 
@@ -75,10 +79,16 @@ class EngineContract:
         Whether a bundle that was opened can be fetched after its removal. Otherwise fetch raises BundleNotFoundError.
     reserves
         Whether bytes can be set aside. Otherwise reserve raises EngineError.
+    guarantees
+        Whether bytes can be kept for a namespace. Otherwise guarantee raises EngineError.
+    slack
+        Bytes by which what is free may change meanwhile, by others.
     """
 
     opened_stays = True
     reserves = True
+    guarantees = True
+    slack = 64 << 20
 
     @pytest.fixture
     def url(self) -> str:
@@ -351,6 +361,87 @@ class EngineContract:
         assert engine.list() == []
         assert (engine.usage().bundles, engine.usage().live_nbytes) == (0, 0)
 
+    def test_accounts_by_namespace(self, engine: Engine, url: str) -> None:
+        """What each holds, and the most that it held, by whoever asks."""
+        keys = [put(engine, payload_of(100_000), namespace="one") for _ in range(3)]
+        put(engine, payload_of(1_000), namespace="two")
+        before = engine.usage().namespaces
+        assert {name: held.bundles for name, held in before.items()} == {"one": 3, "two": 1}
+        assert before["one"].live_nbytes == sum(engine.sizes()[key] for key in keys)
+        for key in keys[1:]:
+            engine.remove(key)
+        after = engine.usage().namespaces["one"]
+        assert after.bundles == 1
+        assert (
+            100_000 <= after.live_nbytes < before["one"].live_nbytes == before["one"].peak_nbytes == after.peak_nbytes
+        )
+        other = open_engine(url)
+        there = other.usage()
+        other.close()
+        assert there.bundles == sum(held.bundles for held in there.namespaces.values()) == 2
+        assert there.namespaces["one"].peak_nbytes >= after.live_nbytes
+        assert {held.guaranteed_nbytes for held in there.namespaces.values()} == {0}
+        for key in engine.list():
+            engine.remove(key)
+
+    def test_bytes_guaranteed_to_a_namespace_are_left_by_all_others(self, engine: Engine, url: str) -> None:
+        """They are its own until the engine that was asked for them is closed; its own bundles count."""
+        if not self.guarantees:
+            with pytest.raises(EngineError):
+                engine.guarantee("one", 1)
+            return
+        owner = open_engine(url)
+        free = engine.usage().free_nbytes
+        assert free is not None
+        more = 2 * self.slack
+        with pytest.raises(EngineFullError, match="one"):
+            owner.guarantee("one", free + more)
+        owner.guarantee("one", free - more)
+        owner.guarantee("one", 1)  # the larger one holds
+        assert engine.usage().namespaces["one"].guaranteed_nbytes == free - more
+        with pytest.raises(EngineFullError, match="two"):
+            engine.guarantee("two", 2 * more)
+        with pytest.raises(EngineFullError, match="two") as caught:
+            put(engine, bytes(more + self.slack), namespace="two")
+        assert caught.value.needed > more
+        assert caught.value.free < more + self.slack
+        small = put(engine, b"small", namespace="two")
+        own = put(engine, bytes(more + self.slack), namespace="one")
+        assert engine.usage().namespaces["one"].live_nbytes > more
+        with pytest.raises(EngineFullError):  # what it has put is not to be kept any more
+            put(engine, bytes(more + self.slack), namespace="two")
+        engine.remove(own)
+        owner.close()
+        assert engine.usage().namespaces.keys() >= {"two"}
+        large = put(engine, bytes(more + self.slack), namespace="two")
+        for key in (small, large):
+            assert engine.remove(key)
+
+    def test_a_guarantee_over_what_others_have_put(self, engine: Engine, url: str) -> None:
+        """Who has put already loses nothing; the guarantee says how many bytes there are."""
+        if not self.guarantees:
+            return
+        there = put(engine, payload_of(100_000), namespace="two")
+        engine.guarantee("one", 1_000_000)
+        own = put(engine, payload_of(10_000), namespace="one")
+        assert get(engine, there).tobytes() == payload_of(100_000)
+        other = open_engine(url)
+        held = other.usage().namespaces
+        assert (held["one"].guaranteed_nbytes, held["two"].guaranteed_nbytes) == (1_000_000, 0)
+        other.close()  # which gave none
+        assert engine.usage().namespaces["one"].guaranteed_nbytes == 1_000_000
+        for key in (there, own):
+            engine.remove(key)
+
+    def test_nothing_is_unfinished(self, engine: Engine) -> None:
+        """A bundle being written is none of those that were left."""
+        writer = engine.begin(new_key(), 100_000, 1)
+        fill(writer.chunks, payload_of(100_000))
+        assert engine.unfinished() == {}
+        writer.publish(b"m")
+        assert engine.unfinished() == {}
+        assert engine.usage().bundles == 1
+
     def test_opened_twice(self, engine: Engine, url: str) -> None:
         """What one handle puts the other reads and removes; closing one leaves bundles in place."""
         other = open_engine(url)
@@ -402,7 +493,7 @@ class EngineContract:
         batch = {"rows": [np.arange(50), np.arange(1000)], "texts": ["a", "b"]}
         with pytest.raises(EngineError, match=f"{step} fails on purpose"):
             ferry.put(batch)
-        assert (faulty.unfinished, engine.list(), engine.usage().live_nbytes) == (0, [], 0)
+        assert (faulty.unpublished, engine.list(), engine.usage().live_nbytes) == (0, [], 0)
         ref = ferry.put(batch)
         assert_same(ferry.get(ref, verify="full"), batch)
         assert faulty.unclosed == 0

@@ -24,7 +24,7 @@ class FaultyEngine:
     ----------
     calls
         Step -> how often it was called.
-    unfinished
+    unpublished
         Writers that were neither published nor aborted.
     unclosed
         Readers that were not closed.
@@ -33,8 +33,9 @@ class FaultyEngine:
     def __init__(self, engine: Engine, **faults: int) -> None:
         self.scheme = engine.scheme
         self.networked = engine.networked
+        self.retries = 0
         self.calls: Counter[str] = Counter()
-        self.unfinished = 0
+        self.unpublished = 0
         self.unclosed = 0
         self._engine = engine
         self._faults = faults
@@ -76,6 +77,12 @@ class FaultyEngine:
     def unreserve(self, key: str) -> None:  # noqa: D102
         self._engine.unreserve(key)
 
+    def guarantee(self, namespace: str, nbytes: int) -> None:  # noqa: D102
+        self._engine.guarantee(namespace, nbytes)
+
+    def unfinished(self) -> dict[str, int]:  # noqa: D102
+        return self._engine.unfinished()
+
     def usage(self) -> Usage:  # noqa: D102
         return self._engine.usage()
 
@@ -90,7 +97,7 @@ class FaultyWriter:
         self._engine = engine
         self._writer = writer
         self._open = 1
-        engine.unfinished += 1
+        engine.unpublished += 1
 
     @property
     def chunks(self) -> Iterable[Bytes]:
@@ -108,7 +115,7 @@ class FaultyWriter:
         self._engine.step("abort")
 
     def _end(self) -> None:
-        self._engine.unfinished -= self._open
+        self._engine.unpublished -= self._open
         self._open = 0
 
 

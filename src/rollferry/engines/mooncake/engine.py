@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from rollferry.engines.accounts import usage_of
 from rollferry.engines.base import Reader, Ready, Usage, Writer
 from rollferry.engines.mooncake.client import Client
 from rollferry.engines.mooncake.frame import PREFIX, chunk_key, key_of_root, note_key, root_key
@@ -26,6 +27,7 @@ class MooncakeEngine:
 
     scheme = "mooncake"
     networked = True
+    retries = 0
 
     def __init__(self, client: Client) -> None:
         self._client: Client | None = client
@@ -94,11 +96,19 @@ class MooncakeEngine:
     def unreserve(self, key: str) -> None:
         pass
 
+    def guarantee(self, namespace: str, nbytes: int) -> None:
+        raise EngineError(
+            "on mooncake:// the quotas of tenants keep bytes for each of them, if together they are less than what the store has: "
+            "connect with tenant=NAME (docs/mooncake.md)"
+        )
+
+    def unfinished(self) -> dict[str, int]:
+        return {}
+
     def usage(self) -> Usage:
         with self._using() as client:
-            sizes = client.sizes([name for name in client.all_keys() if name.startswith(PREFIX)])
-            bundles = sum(key_of_root(name) is not None for name in sizes)
-            return Usage(bundles=bundles, live_nbytes=sum(sizes.values()), pooled_nbytes=client.pool.free_nbytes)
+            pooled = {"": client.pool.free_nbytes}
+            return usage_of(self.sizes(), pooled=pooled, peaks={}, guaranteed={}, free_nbytes=None)
 
     @staticmethod
     def _notes(client: Client, key: str) -> set[str]:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import ray
 
+from rollferry.engines.accounts import usage_of
 from rollferry.engines.base import Bytes, Reader, Ready, Usage, Writer
 from rollferry.engines.ray.actors import PIECE, SMALL, Found
 from rollferry.engines.ray.session import Session, attach
@@ -170,6 +171,8 @@ class RayEngine:
     scheme = "ray"
     networked = False  # Ray moves the bytes; reading them all to check them would undo its zero-copy reads
 
+    retries = 0
+
     def __init__(self, *, address: str, namespace: str, chunk: int, pool: int, timeout: float) -> None:
         attach(address)
         self._session = Session(namespace, timeout)
@@ -209,10 +212,15 @@ class RayEngine:
     def unreserve(self, key: str) -> None:
         self._session.call("unreserve", key)
 
+    def guarantee(self, namespace: str, nbytes: int) -> None:
+        raise EngineError("not yet")
+
+    def unfinished(self) -> dict[str, int]:
+        return {}  # a bundle that a keeper began is published or given up, whatever becomes of its producer
+
     def usage(self) -> Usage:
-        live = self.sizes()
-        pooled = self._pool.nbytes + self._memory.nbytes
-        return Usage(bundles=len(live), live_nbytes=sum(live.values()), pooled_nbytes=pooled)
+        pooled = {"": self._pool.nbytes + self._memory.nbytes}
+        return usage_of(self.sizes(), pooled=pooled, peaks={}, guaranteed={}, free_nbytes=None)
 
     def close(self) -> None:
         self._pool.clear()

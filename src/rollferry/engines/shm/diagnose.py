@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rollferry import _native
 from rollferry.checks import Finding, Step, ok, size
+from rollferry.engines.accounts import usage_of
 from rollferry.engines.base import Usage
 from rollferry.engines.registry import EngineURL, Probe
 from rollferry.engines.shm.directory import DEFAULT_ROOT, check_named, make_private, root_of
@@ -71,7 +72,7 @@ class Examination:
     def usage(self) -> Usage:
         """What the engine holds."""
         if not all((self.root / name).is_dir() for name in ("live", "pool", "tmp")):
-            return Usage(bundles=0, live_nbytes=0, pooled_nbytes=0)
+            return usage_of({}, pooled={}, peaks={}, guaranteed={}, free_nbytes=None)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RollferryWarning)  # that it is slow is a check of its own
             return ShmEngine(str(self.root), None).usage()

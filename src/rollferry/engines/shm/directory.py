@@ -1,5 +1,6 @@
 """The directory of a shm:// engine: which files lie where, and that they are ours."""
 
+import contextlib
 import os
 import re
 import secrets
@@ -10,18 +11,19 @@ from pathlib import Path
 
 from rollferry import _native
 from rollferry.engines.shm.descriptors import translated
+from rollferry.engines.shm.segment import KEY
 from rollferry.errors import EngineError, RollferryWarning
+from rollferry.refs import NAMESPACE_PATTERN
 
 __all__ = ["DEFAULT_ROOT", "Directory", "check_named", "make_private", "root_of"]
 
 DEFAULT_ROOT = "/dev/shm"  # noqa: S108  # a private directory is made in it
 POOL_NAME = re.compile(r"([0-9a-f]{1,16})-([0-9a-f]{32})")  # capacity and inode
 TMP_NAME = re.compile(r"[0-9a-f]{32}")
-LIVE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\.[0-9a-f]{32}")
 
 
 class Directory:
-    """Folders on one file system: ``live/``, ``pool/`` and ``tmp/`` for segments, ``notes/`` and ``reserved/``.
+    """Folders on one file system: ``live/``, ``pool/`` and ``tmp/`` for segments; ``notes/``, ``reserved/``, ``guarantees/``, ``peaks/``.
 
     A segment is named for its inode wherever it is free or being written, so that who knows a segment finds it again
     without listing a folder.
@@ -36,6 +38,7 @@ class Directory:
         self.root = root = root_of(path)
         self.live, self.pool, self.tmp = root / "live", root / "pool", root / "tmp"
         self.notes, self.reserved = root / "notes", root / "reserved"
+        self.guarantees, self.peaks = root / "guarantees", root / "peaks"
         self._live, self._pool, self._tmp = f"{self.live}/", f"{self.pool}/", f"{self.tmp}/"
         with translated(root):
             if path:
@@ -43,7 +46,7 @@ class Directory:
                 check_named(root)
             else:
                 make_private(root)
-            for folder in (self.live, self.pool, self.tmp, self.notes, self.reserved):
+            for folder in (self.live, self.pool, self.tmp, self.notes, self.reserved, self.guarantees, self.peaks):
                 make_private(folder)
             self.in_memory = self._is_in_memory()
 
@@ -73,11 +76,19 @@ class Directory:
     @staticmethod
     def is_key(name: str) -> bool:
         """Whether a name can be that of a published bundle."""
-        return LIVE_NAME.fullmatch(name) is not None
+        return KEY.fullmatch(name) is not None
 
     def live_keys(self) -> Iterator[str]:
         """Give the keys of all published bundles."""
-        return (name for name in os.listdir(self.live) if LIVE_NAME.fullmatch(name))
+        return (name for name in os.listdir(self.live) if KEY.fullmatch(name))
+
+    def live_sizes(self) -> dict[str, int]:
+        """Give the bytes of the segments of all published bundles."""
+        found = {}
+        for key in self.live_keys():
+            with contextlib.suppress(FileNotFoundError):  # removed meanwhile
+                found[key] = os.stat(self.live_path(key), follow_symlinks=False).st_size
+        return found
 
     def live_names(self) -> set[str]:
         """Give the names of all published bundles and of whatever else lies there, which is faster than to check them."""
@@ -85,7 +96,15 @@ class Directory:
 
     def noted(self) -> Iterator[str]:
         """Give the keys of all bundles, there or gone, about which something is written down."""
-        return (name for name in os.listdir(self.notes) if LIVE_NAME.fullmatch(name))
+        return (name for name in os.listdir(self.notes) if KEY.fullmatch(name))
+
+    def peak_path(self, namespace: str) -> str:
+        """Give the path of what is written down about the peak of a namespace."""
+        return f"{self.peaks}/{namespace}"
+
+    def peaked(self) -> Iterator[str]:
+        """Give the namespaces of which a peak is written down."""
+        return filter(NAMESPACE_PATTERN.fullmatch, os.listdir(self.peaks))
 
     def pooled(self) -> list[tuple[int, int]]:
         """Give capacity and inode of each free segment, as their names have them."""
@@ -100,6 +119,13 @@ class Directory:
         """Give the free bytes of the file system."""
         status = os.statvfs(self.root)
         return status.f_bavail * status.f_frsize
+
+    def lacks(self, nbytes: int) -> bool:
+        """Whether the file system surely has fewer bytes free."""
+        status = os.statvfs(self.root)
+        return (
+            status.f_blocks > 0 and nbytes > status.f_bavail * status.f_frsize
+        )  # a tmpfs without a size has no blocks
 
     def total_nbytes(self) -> int:
         """Give the size of the file system."""

@@ -1,16 +1,18 @@
 """The engine itself."""
 
-import contextlib
 import os
 import time
 import weakref
 from collections.abc import Sequence
 
+from rollferry.engines.accounts import usage_of
 from rollferry.engines.base import Reader, Ready, Usage, Writer
 from rollferry.engines.shm import notes
 from rollferry.engines.shm.descriptors import translated
 from rollferry.engines.shm.directory import Directory
+from rollferry.engines.shm.guarantees import Guarantees
 from rollferry.engines.shm.mappings import Mappings
+from rollferry.engines.shm.peaks import Peaks
 from rollferry.engines.shm.pool import Pool
 from rollferry.engines.shm.reader import ShmReader, gone
 from rollferry.engines.shm.reservations import Reservations
@@ -34,12 +36,15 @@ class ShmEngine:
 
     scheme = "shm"
     networked = False
+    retries = 0
 
     def __init__(self, path: str, pool_nbytes: int | None) -> None:
         self._directory = Directory(path)
         self._pool = Pool(self._directory, pool_nbytes)
         self._mappings = Mappings(in_memory=self._directory.in_memory)
         self._reservations = Reservations(self._directory)
+        self._guarantees = Guarantees(self._directory, self._pool)
+        self._peaks = Peaks(self._directory)
         self._tidy_at = 0.0
         ENGINES.add(self)
 
@@ -48,7 +53,9 @@ class ShmEngine:
             self._directory,
             self._pool,
             self._mappings,
-            key,
+            guarantees=self._guarantees,
+            peaks=self._peaks,
+            key=key,
             payload_nbytes=payload_nbytes,
             manifest_nbytes=manifest_nbytes,
         )
@@ -76,12 +83,10 @@ class ShmEngine:
             return list(self._directory.live_keys())
 
     def sizes(self) -> dict[str, int]:
-        found = {}
         with translated(self._directory.root):
-            for key in self._directory.live_keys():
-                with contextlib.suppress(FileNotFoundError):  # removed meanwhile
-                    found[key] = os.stat(self._directory.live_path(key), follow_symlinks=False).st_size
-        return found
+            found = self._directory.live_sizes()
+            self._peaks.seen(found)
+            return found
 
     def note(self, key: str, text: str) -> None:
         with translated(self._directory.root):
@@ -100,19 +105,33 @@ class ShmEngine:
         with translated(self._directory.root):
             self._reservations.give_back(key)
 
-    def usage(self) -> Usage:
-        live = self.sizes()
+    def guarantee(self, namespace: str, nbytes: int) -> None:
         with translated(self._directory.root):
-            pooled = sum(capacity for capacity, _ in self._directory.pooled())
-        return Usage(bundles=len(live), live_nbytes=sum(live.values()), pooled_nbytes=pooled)
+            self._guarantees.give(namespace, nbytes)
+
+    def unfinished(self) -> dict[str, int]:
+        return {}  # whoever puts sweeps them
+
+    def usage(self) -> Usage:
+        sizes = self.sizes()
+        with translated(self._directory.root):
+            return usage_of(
+                sizes,
+                pooled=self._pool.by_namespace(),
+                peaks=self._peaks.read(),
+                guaranteed=self._guarantees.given(),
+                free_nbytes=self._directory.free_nbytes() + self._pool.free_nbytes(),
+            )
 
     def close(self) -> None:
+        self._guarantees.close()
         self._mappings.close()
 
     def after_fork(self) -> None:
         """Drop the mappings in the child of a fork."""
         self._mappings.after_fork()
         self._reservations.after_fork()
+        self._guarantees.after_fork()
 
 
 ENGINES: weakref.WeakSet[ShmEngine] = weakref.WeakSet()

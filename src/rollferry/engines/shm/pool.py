@@ -6,13 +6,16 @@ import stat
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
-from rollferry.engines.shm.descriptors import close_file, lock_whole
+from rollferry.engines.accounts import namespace_of
+from rollferry.engines.shm.descriptors import NOT_OURS, close_file, lock_whole, open_file
 from rollferry.engines.shm.directory import Directory
+from rollferry.engines.shm.segment import HEADER_NBYTES, key_in
 
 __all__ = ["Pool", "Segment"]
 
 DEFAULT_LIMIT = 2 << 30
 SLACK = 1 << 20  # a segment may be this much larger than twice what is needed
+BLOCK = 512  # bytes, of which st_blocks counts
 GUESSES = 4  # segments to look for by name before the folder is listed
 
 
@@ -48,6 +51,26 @@ class Pool:
     def __init__(self, directory: Directory, limit: int | None) -> None:
         self._directory = directory
         self.limit = min(DEFAULT_LIMIT, directory.total_nbytes() // 4) if limit is None else limit
+
+    def by_namespace(self) -> dict[str, int]:
+        """Give the bytes of free segments by the namespace of the bundle that was in each; those of none under an empty name."""
+        found: dict[str, int] = {}
+        for capacity, inode in self._directory.pooled():
+            namespace = namespace_in(self._directory.pool_path(capacity, inode))
+            found[namespace] = found.get(namespace, 0) + capacity
+        return found
+
+    def free_nbytes(self) -> int:
+        """Give the bytes of memory of free segments that nobody reads any more."""
+        free = 0
+        for entry in self._directory.pooled():
+            fd = lock_whole(self._directory.pool_path(*entry))
+            if fd is not None:
+                try:
+                    free += os.fstat(fd).st_blocks * BLOCK
+                finally:
+                    close_file(fd)
+        return free
 
     def take(self, nbytes: int, warm: Collection[tuple[int, int]]) -> Segment | None:
         """Take a free segment of at least that size, not much larger, locked whole and moved to ``tmp/``.
@@ -126,6 +149,22 @@ class Pool:
                 finally:
                     close_file(fd)
         return swept
+
+
+def namespace_in(path: str) -> str:
+    """Give the namespace of the bundle that was in a segment last; empty where there was none."""
+    try:
+        fd = open_file(path, os.O_RDONLY)
+    except OSError as error:
+        if error.errno in NOT_OURS:
+            return ""
+        raise
+    if fd is None:
+        return ""
+    try:
+        return namespace_of(key_in(os.pread(fd, HEADER_NBYTES, 0)))
+    finally:
+        close_file(fd)
 
 
 def delete(path: str) -> None:

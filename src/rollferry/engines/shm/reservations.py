@@ -1,24 +1,20 @@
-"""Bytes set aside for bundles being written: a file for each, locked by its writer, with the size in its name."""
+"""Bytes set aside for bundles being written: a claim for each, with the size in its name."""
 
 import os
 import re
-import stat
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 
-from rollferry import _native
-from rollferry.engines.shm.descriptors import close_file, lock_whole, open_file
+from rollferry.engines.shm import claims
+from rollferry.engines.shm.claims import Claim
+from rollferry.engines.shm.descriptors import close_file, open_file
 from rollferry.engines.shm.directory import Directory
-from rollferry.engines.shm.segment import HEADER_NBYTES, READER_BYTE, WRITER_BYTE, unpack_header
+from rollferry.engines.shm.segment import HEADER_NBYTES, unpack_header
 from rollferry.errors import BundleError
 
 __all__ = ["Reservations"]
 
 HELD = re.compile(r"([A-Za-z0-9_-]+)\.([0-9a-f]{32})-([0-9a-f]{1,16})")  # namespace, id, bytes
 WAITS = re.compile(r"([A-Za-z0-9_-]+)~([0-9a-f]{16})-([0-9a-f]{32})")  # namespace, since when, id
-PAUSE = 0.0005
-PATIENCE = 30.0  # with a process that was stopped while it looked at the space of a namespace
 
 
 class Reservations:
@@ -32,29 +28,29 @@ class Reservations:
 
     def __init__(self, directory: Directory) -> None:
         self._directory = directory
-        self._held: dict[str, tuple[int, str]] = {}
-        self._waiting: dict[str, tuple[int, str]] = {}
+        self._held: dict[str, Claim] = {}
+        self._waiting: dict[str, Claim] = {}
         self._sizes: dict[str, dict[str, int]] = {}  # by namespace: of the bundles last seen, which don't change
 
     def take(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:
         """Set bytes aside if those of the namespace then stay within its quota."""
-        with self._alone(namespace):
+        with claims.alone(f"{self._directory.reserved}/{namespace}"):
             own = self._waiting.get(key)
             set_aside, waiting = self._others(namespace)  # before the bundles: what is published meanwhile is in both
-            first = (own is None and not waiting) or (own is not None and all(own[1] <= path for path in waiting))
+            first = (own is None and not waiting) or (own is not None and all(own.path <= path for path in waiting))
             if first and self._used(namespace, set_aside) + nbytes <= quota:
-                self._held[key] = self._made(f"{self._directory.reserved}/{key}-{nbytes:x}")
-                delete(self._waiting.pop(key, None))
+                self._held[key] = claims.make(f"{self._directory.reserved}/{key}-{nbytes:x}")
+                claims.withdraw(self._waiting.pop(key, None))
                 return True
             if own is None:
                 now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
-                self._waiting[key] = self._made(f"{self._directory.reserved}/{namespace}~{now:016x}-{key[-32:]}")
+                self._waiting[key] = claims.make(f"{self._directory.reserved}/{namespace}~{now:016x}-{key[-32:]}")
             return False
 
     def give_back(self, key: str) -> None:
         """End what was set aside for a bundle, or the waiting for it."""
-        delete(self._held.pop(key, None))
-        delete(self._waiting.pop(key, None))
+        claims.withdraw(self._held.pop(key, None))
+        claims.withdraw(self._waiting.pop(key, None))
 
     def after_fork(self) -> None:
         """Leave what the parent has set aside to it."""
@@ -104,57 +100,8 @@ class Reservations:
         for name in os.listdir(self._directory.reserved):
             held, waits = HELD.fullmatch(name), WAITS.fullmatch(name)
             path = f"{self._directory.reserved}/{name}"
-            if held is not None and held[1] == namespace and is_alive(path):
+            if held is not None and held[1] == namespace and claims.holds(path):
                 set_aside[f"{held[1]}.{held[2]}"] = int(held[3], 16)
-            elif waits is not None and waits[1] == namespace and is_alive(path):
+            elif waits is not None and waits[1] == namespace and claims.holds(path):
                 waiting.append(path)
         return set_aside, waiting
-
-    @staticmethod
-    def _made(path: str) -> tuple[int, str]:
-        """Make a file that is locked as long as this process has it open."""
-        fd = open_file(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        if fd is None or not _native.try_lock(fd, WRITER_BYTE, True):
-            raise FileNotFoundError(f"{path} can't be made")
-        return fd, path
-
-    @contextmanager
-    def _alone(self, namespace: str) -> Iterator[None]:
-        """Wait until nobody else looks at the space of a namespace; it takes microseconds, unless a process stands still."""
-        path = f"{self._directory.reserved}/{namespace}"
-        fd = open_file(path, os.O_RDWR | os.O_CREAT)
-        if fd is None:
-            raise FileNotFoundError(f"{path} can't be made")
-        try:
-            late = time.monotonic() + PATIENCE
-            while not _native.try_lock(fd, READER_BYTE, True):
-                if time.monotonic() > late:
-                    raise BlockingIOError(f"another process has had {path} locked for {PATIENCE} seconds")
-                time.sleep(PAUSE)
-            yield
-        finally:
-            close_file(fd)
-
-
-def delete(made: tuple[int, str] | None) -> None:
-    """Delete and close a file, if there is one."""
-    if made is not None:
-        fd, path = made
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-        close_file(fd)
-
-
-def is_alive(path: str) -> bool:
-    """Whether the process that made a file lives; else it is deleted. What is no file was made by nobody."""
-    fd = lock_whole(path)
-    if fd is None:
-        with suppress(FileNotFoundError):
-            return stat.S_ISREG(os.lstat(path).st_mode)
-        return False
-    try:
-        with suppress(FileNotFoundError):
-            os.unlink(path)
-    finally:
-        close_file(fd)
-    return False

@@ -1,21 +1,25 @@
 """The format of a segment: a file with a header, the payload of one bundle, and its manifest."""
 
+import re
 import struct
 
 from rollferry.errors import BundleError
 
 __all__ = [
     "HEADER_NBYTES",
+    "KEY",
     "READER_BYTE",
     "WRITER_BYTE",
     "FileId",
     "capacity_for",
+    "key_in",
     "pack_header",
     "unpack_header",
 ]
 
 HEADER_NBYTES = 128
 HEADER = struct.Struct("<8sHHIQQ96s")  # magic, version, reserved, reserved, payload and manifest bytes, key
+KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}\.[0-9a-f]{32}")
 MAGIC = b"RFSEG\r\n\x00"
 VERSION = 1
 PAGE = 4096
@@ -35,6 +39,14 @@ def capacity_for(nbytes: int) -> int:
 def pack_header(key: str, payload_nbytes: int, manifest_nbytes: int) -> bytes:
     """Give the header of a bundle's segment."""
     return HEADER.pack(MAGIC, VERSION, 0, 0, payload_nbytes, manifest_nbytes, key.encode())
+
+
+def key_in(header: bytes) -> str:
+    """Give the key of the bundle that a header is of; empty where it is none."""
+    if len(header) < HEADER.size or not header.startswith(MAGIC):
+        return ""
+    key = HEADER.unpack_from(header)[-1].rstrip(b"\0").decode("ascii", "replace")
+    return key if KEY.fullmatch(key) else ""
 
 
 def unpack_header(header: bytes, key: str, file_nbytes: int) -> tuple[int, int] | None:

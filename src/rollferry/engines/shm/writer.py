@@ -9,10 +9,14 @@ import numpy as np
 
 from rollferry import _native
 from rollferry.engines.base import Bytes
+from rollferry.engines.shm import claims
+from rollferry.engines.shm.claims import Claim
 from rollferry.engines.shm.descriptors import close_file, names, open_file
 from rollferry.engines.shm.directory import Directory
+from rollferry.engines.shm.guarantees import Guarantees
 from rollferry.engines.shm.mappings import Mapping, Mappings
-from rollferry.engines.shm.pool import Pool, Segment
+from rollferry.engines.shm.peaks import Peaks
+from rollferry.engines.shm.pool import BLOCK, Pool, Segment
 from rollferry.engines.shm.segment import HEADER_NBYTES, READER_BYTE, WRITER_BYTE, capacity_for, pack_header
 from rollferry.errors import EngineError, EngineFullError
 from rollferry.memory.leases import bytes_of
@@ -30,6 +34,8 @@ class ShmWriter:
     ----------
     directory, pool, mappings
         Where it goes, where segments come from, and mappings of them.
+    guarantees, peaks
+        Of all namespaces.
     key
         Key of the bundle.
     payload_nbytes, manifest_nbytes
@@ -41,32 +47,39 @@ class ShmWriter:
         directory: Directory,
         pool: Pool,
         mappings: Mappings,
-        key: str,
         *,
+        guarantees: Guarantees,
+        peaks: Peaks,
+        key: str,
         payload_nbytes: int,
         manifest_nbytes: int,
     ) -> None:
         self._directory = directory
         self._pool = pool
         self._mappings = mappings
+        self._guarantees = guarantees
+        self._peaks = peaks
         self._key = key
         self._payload_nbytes = payload_nbytes
         self._manifest_nbytes = manifest_nbytes
         self._segment: Segment | None = None
         self._mapping: Mapping | None = None
+        self._claim: Claim | None = None
         self._memory: Bytes = np.empty(0, np.uint8)
         self.chunks: Sequence[Bytes] = []
 
     def acquire(self) -> None:
         """Take a segment, free or new, and map it."""
         nbytes = HEADER_NBYTES + self._payload_nbytes + self._manifest_nbytes
-        self._segment = self._pool.take(nbytes, self._mappings.segments())
-        if self._segment is None and self._pool.sweep():
-            self._segment = self._pool.take(nbytes, ())
         try:
-            if self._segment is None:
-                self._segment = create(self._directory, capacity_for(nbytes))
-            self._mapping = self._mapped(self._segment)
+            with self._guarantees.admitting(self._key) as admit:
+                self._segment = self._pool.take(nbytes, self._mappings.segments())
+                if self._segment is None and self._pool.sweep():
+                    self._segment = self._pool.take(nbytes, ())
+                if self._segment is None:
+                    self._segment = create(self._directory, capacity_for(nbytes))
+                self._claim = admit(self._segment.capacity)
+                self._mapping = self._mapped(self._segment)
         except BaseException:
             self.abort()
             raise
@@ -98,8 +111,11 @@ class ShmWriter:
             ) from error
 
     def _map(self, segment: Segment) -> Mapping:
+        status = os.fstat(segment.fd)
+        if self._directory.lacks(segment.capacity - status.st_blocks * BLOCK):
+            raise OSError(errno.ENOSPC, "no space is left")  # before what there is gets lost to others for a while
         try:
-            if os.fstat(segment.fd).st_size < segment.capacity:
+            if status.st_size < segment.capacity:
                 os.ftruncate(segment.fd, segment.capacity)
             return self._mappings.take(segment.fd, segment.capacity)
         except OSError:
@@ -130,6 +146,7 @@ class ShmWriter:
                 self.abort()
             raise EngineError(f"the bundle can't be published as {target}: {error}") from error
         self._end(keep=True)
+        self._peaks.by_the_way()
 
     def abort(self) -> None:
         path = None if self._segment is None else self._segment.path
@@ -142,6 +159,8 @@ class ShmWriter:
     def _end(self, *, keep: bool) -> None:
         self.chunks = []
         self._memory = np.empty(0, np.uint8)
+        claim, self._claim = self._claim, None
+        claims.withdraw(claim)
         segment, self._segment = self._segment, None
         mapping, self._mapping = self._mapping, None
         if mapping is not None:
