@@ -60,3 +60,17 @@ def stored(shm_directory: Path) -> Callable[[str], dict[str, int]]:
         return {entry.name: entry.inode() for entry in os.scandir(shm_directory / folder)}
 
     return files
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> Iterator[Path]:
+    """A tmpfs of 8 MB."""
+    root = tmp_path / "small"
+    root.mkdir(mode=0o700)
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", root], capture_output=True, text=True
+    )
+    if done.returncode:
+        pytest.skip(f"a tmpfs can't be mounted here: {done.stderr.strip()}")
+    yield root
+    subprocess.run(["umount", "--lazy", root], check=True)

@@ -63,19 +63,20 @@ def test_nothing_is_open_to_other_users(shm_directory: Path) -> None:
     root = shm_directory / "engine"
     before = os.umask(0)
     try:
-        with rollferry.connect(f"shm://{root}", quota="1gb") as ferry:
+        with rollferry.connect(f"shm://{root}", quota="1gb", guarantee="1mb") as ferry:
             ref = ferry.put(BATCH, readers=2)
             ferry.remove(ref)
             ferry.remove(ferry.put(BATCH))
             ferry._engine.reserve("default", KEY, 100, 1000)
+            found = [root, *root.rglob("*")]
+            folders = {"live", "pool", "notes", "reserved", "guarantees", "peaks"}
+            assert {path.parent.name for path in found if path.is_file()} == folders
+            for path in found:
+                status = path.lstat()
+                assert status.st_uid == os.geteuid()
+                assert stat.S_IMODE(status.st_mode) == (0o700 if path.is_dir() else 0o600), path
     finally:
         os.umask(before)
-    found = [root, *root.rglob("*")]
-    assert {path.parent.name for path in found if path.is_file()} == {"live", "pool", "notes", "reserved"}
-    for path in found:
-        status = path.lstat()
-        assert status.st_uid == os.geteuid()
-        assert stat.S_IMODE(status.st_mode) == (0o700 if path.is_dir() else 0o600), path
 
 
 # ---- references ---------------------------------------------------------------------------------------------------
@@ -351,13 +352,15 @@ def test_notes_of_great_length_are_read_in_part(shm_directory: Path, monkeypatch
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("folder", ["live", "pool", "tmp", "reserved"])
+@pytest.mark.parametrize("folder", ["live", "pool", "tmp", "reserved", "guarantees", "peaks"])
 def test_hostile_files_in_folders(kind: str, folder: str, shm_directory: Path) -> None:
     names = {
         "live": [KEY],
         "pool": [f"1000-{'0' * 32}", f"{'f' * 16}-{'f' * 32}"],
         "tmp": ["0" * 32],
         "reserved": [f"{KEY}-ff", f"default~{'0' * 16}-{'a' * 32}", "x" * 255],
+        "guarantees": [f"other+{'f' * 16}-{'0' * 16}", f"{KEY}-ff!ff", f"{KEY}-{'f' * 16}"],
+        "peaks": ["default+ff", f"other+{'f' * 16}", "x" * 255],
     }
     with rollferry.connect(f"shm://{shm_directory}", quota="1gb") as ferry:
         for name in names[folder]:
@@ -380,18 +383,25 @@ def test_a_process_that_stands_still_stops_nobody_for_ever(
     shm_directory: Path, monkeypatch: pytest.MonkeyPatch, start: Any
 ) -> None:
     code = """
-import sys, rollferry
-with rollferry.connect(sys.argv[1])._engine._reservations._alone("default"):
+import sys
+from rollferry.engines.shm import claims
+with claims.alone(sys.argv[1].removeprefix("shm://") + "/" + sys.argv[2]):
     print("ready", flush=True)
     sys.stdin.read()
 """
     url = f"shm://{shm_directory}"
-    monkeypatch.setattr("rollferry.engines.shm.reservations.PATIENCE", 0.1)
-    start(code, url)
+    monkeypatch.setattr("rollferry.engines.shm.claims.PATIENCE", 0.1)
+    rollferry.connect(url).close()
+    start(code, url, "reserved/default")
     with rollferry.connect(url, quota="1gb") as ferry, pytest.raises(EngineError, match="another process has had"):
         ferry.put(BATCH)
     with rollferry.connect(url, quota="1gb", namespace="other") as ferry:
         assert ferry.get(ferry.put(BATCH)) == BATCH
+    with rollferry.connect(url, namespace="other", guarantee=100) as ferry:
+        start(code, url, "guarantees/lock")
+        with pytest.raises(EngineError, match="another process has had"):
+            ferry.put(BATCH)
+        assert [path.name for path in shm_directory.glob("tmp/*")] == []
 
 
 def test_quotas_and_readers_are_cooperative(shm_directory: Path) -> None:

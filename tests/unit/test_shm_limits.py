@@ -2,8 +2,7 @@
 
 import os
 import shutil
-import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +13,6 @@ import rollferry
 from rollferry import EngineError, EngineFullError
 
 MB = 1 << 20
-
-
-@pytest.fixture
-def small(tmp_path: Path) -> Iterator[Path]:
-    """A tmpfs of 8 MB."""
-    root = tmp_path / "small"
-    root.mkdir(mode=0o700)
-    done = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=8m,mode=700", "tmpfs", root], capture_output=True, text=True
-    )
-    if done.returncode:
-        pytest.skip(f"a tmpfs can't be mounted here: {done.stderr.strip()}")
-    yield root
-    subprocess.run(["umount", "--lazy", root], check=True)
 
 
 def batch(nbytes: int, fill: int = 1) -> dict[str, Any]:

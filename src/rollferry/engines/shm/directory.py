@@ -13,7 +13,6 @@ from rollferry import _native
 from rollferry.engines.shm.descriptors import translated
 from rollferry.engines.shm.segment import KEY
 from rollferry.errors import EngineError, RollferryWarning
-from rollferry.refs import NAMESPACE_PATTERN
 
 __all__ = ["DEFAULT_ROOT", "Directory", "check_named", "make_private", "root_of"]
 
@@ -97,14 +96,6 @@ class Directory:
     def noted(self) -> Iterator[str]:
         """Give the keys of all bundles, there or gone, about which something is written down."""
         return (name for name in os.listdir(self.notes) if KEY.fullmatch(name))
-
-    def peak_path(self, namespace: str) -> str:
-        """Give the path of what is written down about the peak of a namespace."""
-        return f"{self.peaks}/{namespace}"
-
-    def peaked(self) -> Iterator[str]:
-        """Give the namespaces of which a peak is written down."""
-        return filter(NAMESPACE_PATTERN.fullmatch, os.listdir(self.peaks))
 
     def pooled(self) -> list[tuple[int, int]]:
         """Give capacity and inode of each free segment, as their names have them."""

@@ -1,13 +1,9 @@
-"""Bytes of the file system that are kept for a namespace: a claim for each, and one for each of its bundles being written.
-
-As long as there are guarantees, puts take their memory one after the other, so that none counts on what another just took.
-"""
+"""Bytes of the file system that are kept for a namespace: a claim for each, and for each bundle that is written meanwhile."""
 
 import os
 import re
 import secrets
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
 from typing import NamedTuple
 
 from rollferry.engines.accounts import namespace_of, totals, unspent
@@ -20,15 +16,30 @@ from rollferry.errors import EngineFullError
 __all__ = ["Guarantees"]
 
 GIVEN = re.compile(r"([A-Za-z0-9_-]+)\+([0-9a-f]{1,16})-[0-9a-f]{16}")  # namespace, bytes
-WRITING = re.compile(r"([A-Za-z0-9_-]+\.[0-9a-f]{32})-([0-9a-f]{1,16})")  # key, bytes
-Admit = Callable[[int], Claim | None]
+WRITING = re.compile(
+    r"([A-Za-z0-9_-]+\.[0-9a-f]{32})-([0-9a-f]{1,16})(?:!([0-9a-f]{1,16}))?"
+)  # key, bytes, those yet to be taken
+PAUSE = 0.001
+PATIENCE = 1.0  # with processes that take memory
 
 
 class Books(NamedTuple):
-    """What is guaranteed, and used, by namespace."""
+    """What there is of bytes.
+
+    Parameters
+    ----------
+    given, used
+        What is guaranteed, and what live bundles and those being written take, by namespace.
+    free
+        What nobody has, less `taking`.
+    taking
+        What those who write are about to take, or have just taken.
+    """
 
     given: dict[str, int]
     used: dict[str, int]
+    free: int
+    taking: int
 
 
 class Guarantees:
@@ -43,15 +54,16 @@ class Guarantees:
     def __init__(self, directory: Directory, pool: Pool) -> None:
         self._directory = directory
         self._pool = pool
-        self._alone = f"{directory.guarantees}/lock"
+        self._folder = f"{directory.guarantees}/"
+        self._lock = f"{directory.guarantees}/lock"
         self._own: list[Claim] = []
 
     def give(self, namespace: str, nbytes: int) -> None:
         """Keep bytes for a namespace until `close`. Raises EngineFullError where there are not so many."""
-        with claims.alone(self._alone):
-            given, used = self._books()
-            others = unspent(given, used, namespace)
-            free = self._free_nbytes() - others + used.get(namespace, 0)
+        with claims.alone(self._lock):
+            books = self._books()
+            others = unspent(books.given, books.used, namespace)
+            free = books.free - others + books.used.get(namespace, 0)
             if nbytes > free:
                 raise EngineFullError(
                     f"{self._directory.root} can't keep {nbytes:,} bytes for the namespace {namespace!r}: {max(free, 0):,} are "
@@ -59,41 +71,44 @@ class Guarantees:
                     needed=nbytes,
                     free=max(free, 0),
                 )
-            path = f"{self._directory.guarantees}/{namespace}+{nbytes:x}-{secrets.token_hex(8)}"
-            self._own.append(claims.make(path))
+            self._own.append(claims.make(f"{self._folder}{namespace}+{nbytes:x}-{secrets.token_hex(8)}"))
 
     def given(self) -> dict[str, int]:
         """Give the bytes that are guaranteed, by namespace."""
-        return {} if self._none() else self._books().given
+        return self._books().given if self._any() else {}
 
-    @contextmanager
-    def admitting(self, key: str) -> Iterator[Admit]:
-        """Give what a put is to call, as long as this lasts, with the bytes of the segment that it has found, before it uses them.
+    def admit(self, key: str, capacity: int, memory: int) -> Claim | None:
+        """Let a put take the memory that its segment still needs; give a claim to hold until the bundle is published.
 
-        That raises EngineFullError where they are guaranteed to others, or gives a claim to hold until the bundle is published.
+        Raises EngineFullError where it is guaranteed to others. There is no claim where nothing is guaranteed to anybody.
         """
-        if self._none():
-            yield lambda _: None
-            return
-        with claims.alone(self._alone):
-            given, used = self._books()
-            namespace = namespace_of(key)
-            others = unspent(given, used, namespace)
-            free = self._free_nbytes() - others if others else None
+        late = time.monotonic() + PATIENCE
+        namespace = namespace_of(key)
+        while self._any():
+            with claims.alone(self._lock):
+                books = self._books()
+                others = unspent(books.given, books.used, namespace)
+                if not others or memory <= books.free - others:
+                    return claims.make(f"{self._folder}{key}-{capacity:x}!{memory:x}")
+            if not books.taking or time.monotonic() > late:
+                free = max(books.free - others, 0)
+                raise EngineFullError(
+                    f"{self._directory.root} has {free:,} bytes left for the namespace {namespace!r}, beside {others:,} that others "
+                    f"were guaranteed; the bundle needs {memory:,}. Remove bundles that were read",
+                    needed=memory,
+                    free=free,
+                )
+            time.sleep(PAUSE)
+        return None
 
-            def admit(nbytes: int) -> Claim | None:
-                if free is not None and nbytes > free:
-                    raise EngineFullError(
-                        f"{self._directory.root} has {max(free, 0):,} bytes free for the namespace {namespace!r}, beside {others:,} "
-                        f"that others were guaranteed; the bundle needs {nbytes:,}. Remove bundles that were read",
-                        needed=nbytes,
-                        free=max(free, 0),
-                    )
-                if namespace not in given:
-                    return None
-                return claims.make(f"{self._directory.guarantees}/{key}-{nbytes:x}")
-
-            yield admit
+    @staticmethod
+    def taken(claim: Claim | None) -> Claim | None:
+        """Say that a put has taken its memory; give its claim from now on."""
+        if claim is None:
+            return None
+        path = claim.path.rpartition("!")[0]
+        os.rename(claim.path, path)
+        return Claim(claim.fd, path)
 
     def close(self) -> None:
         """End the guarantees that were given here."""
@@ -104,21 +119,21 @@ class Guarantees:
         """Leave what the parent has given to it."""
         self._own.clear()
 
-    def _none(self) -> bool:
-        return not any(map(GIVEN.fullmatch, os.listdir(self._directory.guarantees)))
+    def _any(self) -> bool:
+        return any(map(GIVEN.fullmatch, os.listdir(self._folder)))
 
     def _books(self) -> Books:
-        """Look what is guaranteed, and what live bundles and those being written take."""
         given: dict[str, int] = {}
         writing: dict[str, int] = {}
-        for name in os.listdir(self._directory.guarantees):
+        taking = 0
+        for name in os.listdir(self._folder):
             guarantee, written = GIVEN.fullmatch(name), WRITING.fullmatch(name)
-            if (guarantee or written) and claims.holds(f"{self._directory.guarantees}/{name}"):
+            if (guarantee or written) and claims.holds(self._folder + name):
                 if guarantee:
                     given[guarantee[1]] = max(given.get(guarantee[1], 0), int(guarantee[2], 16))
                 elif written:
                     writing[written[1]] = int(written[2], 16)
-        return Books(given, totals(writing | self._directory.live_sizes()))
-
-    def _free_nbytes(self) -> int:
-        return self._directory.free_nbytes() + self._pool.free_nbytes()
+                    taking += int(written[3] or "0", 16)
+        used = totals(writing | self._directory.live_sizes())
+        free = self._directory.free_nbytes() + self._pool.free_nbytes()
+        return Books(given, used, free - taking, taking)

@@ -1,19 +1,22 @@
-"""Most bytes that the bundles of each namespace took at a time: a file for each, with a number, for all processes."""
+"""Most bytes that the bundles of each namespace took at a time, for all processes: in the name of an empty file for each.
+
+So it takes no memory of a file system that is full, as it may be just then.
+"""
 
 import os
+import re
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
-from rollferry import _native
 from rollferry.engines.accounts import totals
-from rollferry.engines.shm.descriptors import NOT_OURS, close_file, open_file
+from rollferry.engines.shm.descriptors import close_file, open_file
 from rollferry.engines.shm.directory import Directory
-from rollferry.engines.shm.segment import WRITER_BYTE
 
 __all__ = ["Peaks"]
 
+PEAK = re.compile(r"([A-Za-z0-9_-]+)\+([0-9a-f]{1,16})")  # namespace, bytes
 SECONDS = 1.0  # between two looks of a process that puts
-DIGITS = 20
 
 
 class Peaks:
@@ -35,51 +38,31 @@ class Peaks:
         now = time.monotonic()
         if now >= self._due:
             self._due = now + SECONDS
-            self.seen(self._directory.live_sizes())
+            with suppress(OSError):  # the put that this is by the way of has done its work
+                self.seen(self._directory.live_sizes())
 
     def seen(self, sizes: Mapping[str, int]) -> None:
         """Note what bundles take, by key."""
-        for namespace, nbytes in totals(sizes).items():
-            if nbytes > self._known.get(namespace, 0):
-                self._raise(namespace, nbytes)
+        higher = {name: nbytes for name, nbytes in totals(sizes).items() if nbytes > self._known.get(name, 0)}
+        if higher:
+            self._known = self.read()
+        for namespace, nbytes in higher.items():
+            before = self._known.get(namespace, 0)
+            if nbytes > before:
+                fd = open_file(self._path(namespace, nbytes), os.O_RDONLY | os.O_CREAT)
+                if fd is not None:
+                    close_file(fd)
+                with suppress(FileNotFoundError, IsADirectoryError):  # somebody else went higher, or it is none of ours
+                    os.unlink(self._path(namespace, before))
+                self._known[namespace] = nbytes
 
     def read(self) -> dict[str, int]:
         """Give the peaks by namespace."""
-        found = {}
-        for namespace in self._directory.peaked():
-            fd = self._opened(namespace, os.O_RDONLY)
-            if fd is not None:
-                try:
-                    found[namespace] = number(fd)
-                finally:
-                    close_file(fd)
+        found: dict[str, int] = {}
+        for match in map(PEAK.fullmatch, os.listdir(self._directory.peaks)):
+            if match is not None:
+                found[match[1]] = max(found.get(match[1], 0), int(match[2], 16))
         return found
 
-    def _raise(self, namespace: str, nbytes: int) -> None:
-        """Write down a peak that is higher than the one that is there; where another process is about to, the next look does."""
-        fd = self._opened(namespace, os.O_RDWR | os.O_CREAT)
-        if fd is None:
-            return
-        try:
-            if _native.try_lock(fd, WRITER_BYTE, True):
-                peak = max(nbytes, number(fd))
-                os.pwrite(fd, f"{peak:0{DIGITS}}".encode(), 0)
-                self._known[namespace] = peak
-        except OSError:  # the file system is so full that not even this fits
-            pass
-        finally:
-            close_file(fd)
-
-    def _opened(self, namespace: str, flags: int) -> int | None:
-        try:
-            return open_file(self._directory.peak_path(namespace), flags)
-        except OSError as error:
-            if error.errno in NOT_OURS:
-                return None
-            raise
-
-
-def number(fd: int) -> int:
-    """Read the number in a file; 0 where there is none."""
-    digits = os.pread(fd, DIGITS, 0)
-    return int(digits) if digits.isdigit() else 0
+    def _path(self, namespace: str, nbytes: int) -> str:
+        return f"{self._directory.peaks}/{namespace}+{nbytes:x}"

@@ -155,16 +155,16 @@ def namespace_in(path: str) -> str:
     """Give the namespace of the bundle that was in a segment last; empty where there was none."""
     try:
         fd = open_file(path, os.O_RDONLY)
+        if fd is None:
+            return ""
+        try:
+            return namespace_of(key_in(os.pread(fd, HEADER_NBYTES, 0)))
+        finally:
+            close_file(fd)
     except OSError as error:
         if error.errno in NOT_OURS:
             return ""
         raise
-    if fd is None:
-        return ""
-    try:
-        return namespace_of(key_in(os.pread(fd, HEADER_NBYTES, 0)))
-    finally:
-        close_file(fd)
 
 
 def delete(path: str) -> None:

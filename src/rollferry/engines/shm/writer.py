@@ -72,14 +72,14 @@ class ShmWriter:
         """Take a segment, free or new, and map it."""
         nbytes = HEADER_NBYTES + self._payload_nbytes + self._manifest_nbytes
         try:
-            with self._guarantees.admitting(self._key) as admit:
-                self._segment = self._pool.take(nbytes, self._mappings.segments())
-                if self._segment is None and self._pool.sweep():
-                    self._segment = self._pool.take(nbytes, ())
-                if self._segment is None:
-                    self._segment = create(self._directory, capacity_for(nbytes))
-                self._claim = admit(self._segment.capacity)
-                self._mapping = self._mapped(self._segment)
+            self._segment = self._pool.take(nbytes, self._mappings.segments())
+            if self._segment is None and self._pool.sweep():
+                self._segment = self._pool.take(nbytes, ())
+            if self._segment is None:
+                self._segment = create(self._directory, capacity_for(nbytes))
+            self._claim = self._guarantees.admit(self._key, self._segment.capacity, lacking(self._segment))
+            self._mapping = self._mapped(self._segment)
+            self._claim = self._guarantees.taken(self._claim)
         except BaseException:
             self.abort()
             raise
@@ -111,11 +111,10 @@ class ShmWriter:
             ) from error
 
     def _map(self, segment: Segment) -> Mapping:
-        status = os.fstat(segment.fd)
-        if self._directory.lacks(segment.capacity - status.st_blocks * BLOCK):
+        if self._directory.lacks(lacking(segment)):
             raise OSError(errno.ENOSPC, "no space is left")  # before what there is gets lost to others for a while
         try:
-            if status.st_size < segment.capacity:
+            if os.fstat(segment.fd).st_size < segment.capacity:
                 os.ftruncate(segment.fd, segment.capacity)
             return self._mappings.take(segment.fd, segment.capacity)
         except OSError:
@@ -167,6 +166,11 @@ class ShmWriter:
             (self._mappings.keep if keep else self._mappings.drop)(mapping)
         if segment is not None:
             close_file(segment.fd)
+
+
+def lacking(segment: Segment) -> int:
+    """Give the bytes of memory that a segment doesn't have yet."""
+    return max(0, segment.capacity - os.fstat(segment.fd).st_blocks * BLOCK)
 
 
 def create(directory: Directory, capacity: int) -> Segment:
