@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "memory": {"_native"},
     "layouts": {"memory", "_native"},
     "engines": {"memory", "_native"},
-    "bundle": {"layouts", "engines.base", "memory", "_native"},
+    "bundle": {"layouts", "engines.accounts", "engines.base", "memory", "_native"},
     "explain": {"bundle", "layouts", "memory"},
     "metrics": {"engines.base"},
     "packed": {"layouts"},
