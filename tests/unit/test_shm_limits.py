@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -47,6 +48,24 @@ def test_a_full_file_system(small: Path) -> None:
         assert (ferry.get(small_one)["a"] == 4).all()
         for ref in (kept, small_one):
             ferry.remove(ref)
+
+
+def test_who_waits_for_room_takes_none_from_others(small: Path) -> None:
+    with (
+        rollferry.connect(f"shm://{small}?pool=0", full="block", patience=20) as waiting,
+        rollferry.connect(f"shm://{small}?pool=0") as other,
+    ):
+        kept = other.put(batch(5 * MB))
+        put: list[Any] = []
+        thread = threading.Thread(target=lambda: put.append(waiting.put(batch(4 * MB, 7))))
+        thread.start()
+        for number in range(200):  # there is always room for these
+            ref = other.put(batch(2 * MB, number))
+            assert put == []
+            other.remove(ref)
+        other.remove(kept)
+        thread.join(20)
+        assert (other.get(put[0])["a"] == 7).all()
 
 
 def test_a_batch_larger_than_the_file_system(small: Path) -> None:

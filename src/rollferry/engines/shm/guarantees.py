@@ -13,14 +13,14 @@ from rollferry.engines.shm.directory import Directory
 from rollferry.engines.shm.pool import Pool
 from rollferry.errors import EngineFullError
 
-__all__ = ["Guarantees"]
+__all__ = ["PATIENCE", "PAUSE", "Guarantees"]
 
 GIVEN = re.compile(r"([A-Za-z0-9_-]+)\+([0-9a-f]{1,16})-[0-9a-f]{16}")  # namespace, bytes
 WRITING = re.compile(
     r"([A-Za-z0-9_-]+\.[0-9a-f]{32})-([0-9a-f]{1,16})(?:!([0-9a-f]{1,16}))?"
 )  # key, bytes, those yet to be taken
 PAUSE = 0.001
-PATIENCE = 1.0  # with processes that take memory
+PATIENCE = 1.0  # with processes that take memory, or give it back
 
 
 class Books(NamedTuple):
@@ -100,6 +100,11 @@ class Guarantees:
                 )
             time.sleep(PAUSE)
         return None
+
+    def cover(self, key: str) -> bool:
+        """Whether all that the namespace of an admitted put uses, with what it is about to take, is guaranteed to it."""
+        books = self._books()
+        return books.used.get(namespace_of(key), 0) <= books.given.get(namespace_of(key), 0)
 
     @staticmethod
     def taken(claim: Claim | None) -> Claim | None:

@@ -60,6 +60,14 @@ class Pool:
             found[namespace] = found.get(namespace, 0) + capacity
         return found
 
+    def nbytes(self) -> int:
+        """Give the bytes of memory of free segments, whether somebody reads them or not."""
+        found = 0
+        for entry in self._directory.pooled():
+            with contextlib.suppress(FileNotFoundError):
+                found += os.stat(self._directory.pool_path(*entry), follow_symlinks=False).st_blocks * BLOCK
+        return found
+
     def free_nbytes(self) -> int:
         """Give the bytes of memory of free segments that nobody reads any more."""
         free = 0

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import time
 from collections.abc import Sequence
 
 import numpy as np
@@ -13,7 +14,7 @@ from rollferry.engines.shm import claims
 from rollferry.engines.shm.claims import Claim
 from rollferry.engines.shm.descriptors import close_file, names, open_file
 from rollferry.engines.shm.directory import Directory
-from rollferry.engines.shm.guarantees import Guarantees
+from rollferry.engines.shm.guarantees import PATIENCE, PAUSE, Guarantees
 from rollferry.engines.shm.mappings import Mapping, Mappings
 from rollferry.engines.shm.peaks import Peaks
 from rollferry.engines.shm.pool import BLOCK, Pool, Segment
@@ -78,7 +79,7 @@ class ShmWriter:
             if self._segment is None:
                 self._segment = create(self._directory, capacity_for(nbytes))
             self._claim = self._guarantees.admit(self._key, self._segment.capacity, lacking(self._segment))
-            self._mapping = self._mapped(self._segment)
+            self._mapping = self._entitled(self._segment)
             self._claim = self._guarantees.taken(self._claim)
         except BaseException:
             self.abort()
@@ -86,6 +87,17 @@ class ShmWriter:
         self._memory = bytes_of(self._mapping.lease)
         if self._payload_nbytes:
             self.chunks = [self._memory[HEADER_NBYTES : HEADER_NBYTES + self._payload_nbytes]]
+
+    def _entitled(self, segment: Segment) -> Mapping:
+        """Map a segment with all its memory; what is guaranteed to the namespace may be on its way back from others."""
+        late = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self._mapped(segment)
+            except EngineFullError:
+                if self._claim is None or time.monotonic() > late or not self._guarantees.cover(self._key):
+                    raise
+                time.sleep(PAUSE)
 
     def _mapped(self, segment: Segment) -> Mapping:
         """Map a segment with all its memory, at the cost of the pool where it must be."""
@@ -95,9 +107,10 @@ class ShmWriter:
             if error.errno not in FULL:
                 raise
         self._pool.sweep()
-        self._pool.trim(0)
         self._mappings.prune()
         try:
+            if not self._directory.lacks(lacking(segment) - self._pool.nbytes()):  # otherwise it would be lost in vain
+                self._pool.trim(0)
             return self._map(segment)
         except OSError as error:
             if error.errno not in FULL:
