@@ -1,9 +1,10 @@
 """What a Ferry counts, and what Prometheus gets of it."""
 
-import sys
 import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -197,6 +198,45 @@ def test_usage_by_namespace(url: str) -> None:
         assert later.bundles == 2
         assert later.live_nbytes < later.peak_nbytes == usage.namespaces["a"].live_nbytes
         assert later.oldest_age is None
+
+
+def test_free_memory_is_pooled_for_the_namespace_that_left_it(shm_directory: Path) -> None:
+    url = f"shm://{shm_directory}"
+    with rollferry.connect(url, namespace="a") as a, rollferry.connect(url, namespace="b-c") as b:
+        refs = [a.put(batch()), a.put(batch(10 * SIZE))]
+        free = a.usage().free_nbytes
+        assert free is not None
+        b.remove(b.put(batch(1000)))
+        for ref in refs:
+            a.remove(ref)
+        usage = b.usage()
+        assert {name: held.bundles for name, held in usage.namespaces.items()} == {"a": 0, "b-c": 0}
+        assert usage.namespaces["a"].pooled_nbytes > 11 * SIZE
+        assert 1000 < usage.namespaces["b-c"].pooled_nbytes < SIZE
+        assert sum(held.pooled_nbytes for held in usage.namespaces.values()) == usage.pooled_nbytes
+        b.put(batch(10 * SIZE))
+        assert SIZE < a.usage().namespaces["a"].pooled_nbytes < 2 * SIZE + (1 << 20)
+
+
+def test_peaks_are_those_of_all_processes(shm_directory: Path) -> None:
+    url = f"shm://{shm_directory}"
+    code = (
+        "import rollferry, sys, time, numpy as np\n"
+        "f = rollferry.connect(sys.argv[1], namespace='a')\n"
+        "refs = []\n"
+        "for _ in range(3): refs.append(f.put({'a': np.zeros(1_000_000, np.uint8)})); time.sleep(0.05)\n"
+        "for ref in refs: f.remove(ref)\n"
+    )
+    with rollferry.connect(url, namespace="b") as ferry:
+        ferry.put(batch())
+        for _ in range(2):
+            subprocess.run([sys.executable, "-c", code, url], check=True)
+            held = ferry.usage().namespaces["a"]
+            assert (held.bundles, held.live_nbytes) == (0, 0)
+            assert 3_000_000 < held.peak_nbytes < 4_000_000
+    with rollferry.connect(url) as later:
+        assert later.usage().namespaces["a"].peak_nbytes == held.peak_nbytes
+    assert sum(path.name.startswith("a+") for path in (shm_directory / "peaks").iterdir()) == 1
 
 
 def test_manifests_are_read_once(url: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,8 @@ class NamespaceUsage(msgspec.Struct, frozen=True, kw_only=True):
         Bytes of free memory, kept for reuse by whoever puts next, in which bundles of the namespace were before.
     peak_nbytes
         Most live bytes at a time, of whatever process, since the engine was first used: on ``inproc://`` and ``ray://`` of every
-        moment, on ``shm://`` as seen once a second by each process that puts, and by whoever asks, on ``mooncake://`` only what
-        this process saw when it asked.
+        moment, on ``shm://`` as seen after puts, a hundred times a second at most by each process, and by whoever asks; on
+        ``mooncake://`` only what this process saw when it asked.
     guaranteed_nbytes
         Bytes of the engine that are kept for it.
     oldest_age

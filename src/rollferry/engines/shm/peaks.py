@@ -16,7 +16,8 @@ from rollferry.engines.shm.directory import Directory
 __all__ = ["Peaks"]
 
 PEAK = re.compile(r"([A-Za-z0-9_-]+)\+([0-9a-f]{1,16})")  # namespace, bytes
-SECONDS = 1.0  # between two looks of a process that puts
+PAUSE = 0.01  # seconds between two looks of a process that puts, at least
+SHARE = 100  # and so many times as long as a look takes
 
 
 class Peaks:
@@ -35,11 +36,12 @@ class Peaks:
 
     def by_the_way(self) -> None:
         """Look, unless that was done just now."""
-        now = time.monotonic()
-        if now >= self._due:
-            self._due = now + SECONDS
+        began = time.monotonic()
+        if began >= self._due:
             with suppress(OSError):  # the put that this is by the way of has done its work
                 self.seen(self._directory.live_sizes())
+            now = time.monotonic()
+            self._due = now + max(PAUSE, SHARE * (now - began))
 
     def seen(self, sizes: Mapping[str, int]) -> None:
         """Note what bundles take, by key."""
