@@ -35,6 +35,21 @@ static PyObject *try_lock(PyObject *module, PyObject *args)
     return PyErr_SetFromErrno(PyExc_OSError);
 }
 
+static PyObject *is_locked(PyObject *module, PyObject *args)
+{
+    (void)module;
+    int fd;
+    Py_ssize_t byte;
+    if (!PyArg_ParseTuple(args, "in", &fd, &byte)) {
+        return NULL;
+    }
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
+    if (fcntl(fd, F_OFD_GETLK, &lock) < 0) {
+        return PyErr_SetFromErrno(PyExc_OSError);
+    }
+    return PyBool_FromLong(lock.l_type != F_UNLCK);
+}
+
 /* Open a file and take a shared lock of one byte; the path must lead to it still when it is locked. -1 and errno, which is
  * ENOENT where it doesn't, or another has an exclusive lock. */
 static int open_locked(const char *path, Py_ssize_t byte)
@@ -118,6 +133,8 @@ static PyMethodDef functions[] = {
      "try_lock(fd, byte, exclusive)\n--\n\n"
      "Lock one byte for the open file description of `fd`, without waiting; False if another holds it.\n"
      "An exclusive lock needs a descriptor open for writing, a shared one a descriptor open for reading."},
+    {"is_locked", is_locked, METH_VARARGS,
+     "is_locked(fd, byte)\n--\n\nWhether others have any lock of one byte, as far as this open file description is concerned."},
     {"open_leased", open_leased, METH_VARARGS,
      "open_leased(path, byte)\n--\n\n"
      "Open a file for reading, with a shared lock of one byte, and give its descriptor; None where there is no such file,\n"

@@ -68,6 +68,18 @@ def test_who_waits_for_room_takes_none_from_others(small: Path) -> None:
         assert (other.get(put[0])["a"] == 7).all()
 
 
+def test_pooled_memory_that_is_still_read_is_not_free(small: Path) -> None:
+    with rollferry.connect(f"shm://{small}?pool=8mb") as ferry:
+        ref = ferry.put(batch(5 * MB))
+        held = ferry.get(ref)
+        ferry.remove(ref)
+        usage = ferry.usage()
+        assert usage.free_nbytes is not None
+        assert usage.pooled_nbytes > 5 * MB > 4 * MB > usage.free_nbytes
+        del held
+        assert ferry.usage().free_nbytes > 7 * MB
+
+
 def test_a_batch_larger_than_the_file_system(small: Path) -> None:
     with rollferry.connect(f"shm://{small}") as ferry:
         empty = free(small)

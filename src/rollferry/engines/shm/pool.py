@@ -6,10 +6,11 @@ import stat
 from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
+from rollferry import _native
 from rollferry.engines.accounts import namespace_of
 from rollferry.engines.shm.descriptors import NOT_OURS, close_file, lock_whole, open_file
 from rollferry.engines.shm.directory import Directory
-from rollferry.engines.shm.segment import HEADER_NBYTES, key_in
+from rollferry.engines.shm.segment import HEADER_NBYTES, READER_BYTE, key_in
 
 __all__ = ["Pool", "Segment"]
 
@@ -69,15 +70,12 @@ class Pool:
         return found
 
     def free_nbytes(self) -> int:
-        """Give the bytes of memory of free segments that nobody reads any more."""
+        """Give the bytes of memory of free segments that nobody reads any more. It locks none, so as to be in nobody's way."""
         free = 0
         for entry in self._directory.pooled():
-            fd = lock_whole(self._directory.pool_path(*entry))
-            if fd is not None:
-                try:
+            with opened(self._directory.pool_path(*entry)) as fd:
+                if fd is not None and not _native.is_locked(fd, READER_BYTE):
                     free += os.fstat(fd).st_blocks * BLOCK
-                finally:
-                    close_file(fd)
         return free
 
     def take(self, nbytes: int, warm: Collection[tuple[int, int]]) -> Segment | None:
@@ -161,18 +159,24 @@ class Pool:
 
 def namespace_in(path: str) -> str:
     """Give the namespace of the bundle that was in a segment last; empty where there was none."""
+    with opened(path) as fd:
+        return "" if fd is None else namespace_of(key_in(os.pread(fd, HEADER_NBYTES, 0)))
+
+
+@contextlib.contextmanager
+def opened(path: str) -> Iterator[int | None]:
+    """Have a segment open for reading; None where it is gone, or no file."""
     try:
         fd = open_file(path, os.O_RDONLY)
-        if fd is None:
-            return ""
-        try:
-            return namespace_of(key_in(os.pread(fd, HEADER_NBYTES, 0)))
-        finally:
-            close_file(fd)
     except OSError as error:
-        if error.errno in NOT_OURS:
-            return ""
-        raise
+        if error.errno not in NOT_OURS:
+            raise
+        fd = None
+    try:
+        yield fd if fd is not None and stat.S_ISREG(os.fstat(fd).st_mode) else None
+    finally:
+        if fd is not None:
+            close_file(fd)
 
 
 def delete(path: str) -> None:
