@@ -130,8 +130,8 @@ def test_what_a_killed_process_had_set_aside_is_free(shm_directory: Any) -> None
     code = (
         "import rollferry, sys, os\n"
         "engine = rollferry.connect(sys.argv[1])._engine\n"
-        "assert engine.reserve('default', 'default.' + '1' * 32, 200_000, 250_000)\n"
-        "assert not engine.reserve('default', 'default.' + '2' * 32, 200_000, 250_000)\n"
+        "assert engine.reserve('default', 'default.' + '1' * 32, 200_000, 250_000, queue=True)\n"
+        "assert not engine.reserve('default', 'default.' + '2' * 32, 200_000, 250_000, queue=True)\n"
         "print('ready', flush=True)\n"
         "sys.stdin.read()"
     )

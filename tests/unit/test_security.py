@@ -67,7 +67,7 @@ def test_nothing_is_open_to_other_users(shm_directory: Path) -> None:
             ref = ferry.put(BATCH, readers=2)
             ferry.remove(ref)
             ferry.remove(ferry.put(BATCH))
-            ferry._engine.reserve("default", KEY, 100, 1000)
+            ferry._engine.reserve("default", KEY, 100, 1000, queue=True)
             found = [root, *root.rglob("*")]
             folders = {"live", "pool", "notes", "reserved", "guarantees", "peaks"}
             assert {path.parent.name for path in found if path.is_file()} == folders

@@ -92,7 +92,7 @@ class Space(NamedTuple):
     def _reserve(self, engine: Engine, key: str, nbytes: int) -> bool:
         """Set bytes aside. Raises EngineFullError where the quota doesn't leave them."""
         namespace, quota = key.rpartition(".")[0], self.quota or 0
-        if nbytes > quota or not engine.reserve(namespace, key, nbytes, quota):
+        if nbytes > quota or not engine.reserve(namespace, key, nbytes, quota, queue=self.full != "raise"):
             raise EngineFullError(
                 f"the namespace {namespace!r} has a quota of {quota:,} bytes, which leaves no room for {nbytes:,}. "
                 "Remove bundles that were read, raise the quota, or connect with full='block'",

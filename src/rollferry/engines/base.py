@@ -162,12 +162,12 @@ class Engine(Protocol):
     def notes(self, key: str) -> set[str]:
         """Give what was written down; nothing where the bundle isn't there."""
 
-    def reserve(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:
+    def reserve(self, namespace: str, key: str, nbytes: int, quota: int, *, queue: bool) -> bool:
         """Set bytes of a namespace aside for a bundle to be put; False where its bundles and what is set aside leave none.
 
         Nobody else gets them meanwhile: it is one step over all processes. What a process that ends had set aside is free. Who
-        was told False has a place in a queue, which it keeps by trying again: whoever comes later is told False too, until
-        it has its bytes or calls `unreserve`.
+        is told False, and asked to `queue`, has a place in a queue, which it keeps by trying again: whoever comes later is told
+        False too, until it has its bytes or calls `unreserve`.
         """
 
     def unreserve(self, key: str) -> None:

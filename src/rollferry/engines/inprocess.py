@@ -161,18 +161,19 @@ class InprocessEngine:
     def notes(self, key: str) -> set[str]:
         return set(self._store.notes.get(key, ()))
 
-    def reserve(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:
+    def reserve(self, namespace: str, key: str, nbytes: int, quota: int, *, queue: bool) -> bool:
         store = self._store
         with store.lock:
-            if key not in store.waiting:
-                store.waiting.append(key)
-            first = next(name for name in store.waiting if namespace_of(name) == namespace)
+            first = next((name for name in store.waiting if namespace_of(name) == namespace), key)
             used = totals(store.reserved | store.sizes()).get(namespace, 0)
-            if first != key or used + nbytes > quota:
-                return False
-            store.waiting.remove(key)
-            store.reserved[key] = nbytes
-            return True
+            reserved = first == key and used + nbytes <= quota
+            if reserved:
+                store.reserved[key] = nbytes
+            if reserved and key in store.waiting:
+                store.waiting.remove(key)
+            elif not reserved and queue and key not in store.waiting:
+                store.waiting.append(key)
+            return reserved
 
     def unreserve(self, key: str) -> None:
         with self._store.lock:

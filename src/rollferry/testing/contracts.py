@@ -194,28 +194,30 @@ class EngineContract:
         """For one namespace, over all who use the engine; whoever waits longest is next."""
         if not self.reserves:
             with pytest.raises(EngineError):
-                engine.reserve("one", "one." + "0" * 32, 1, 100)
+                engine.reserve("one", "one." + "0" * 32, 1, 100, queue=True)
             return
         other = open_engine(url)
-        first, second, third, fourth = (f"one.{number:032x}" for number in range(4))
-        assert engine.reserve("one", first, 60, 100)
-        assert not other.reserve("one", second, 60, 100)
-        assert not engine.reserve("one", third, 10, 100)  # it fits, but came later
-        assert engine.reserve("two", "two." + "0" * 32, 100, 100)
+        first, second, third, fourth, last = (f"one.{number:032x}" for number in range(5))
+        assert engine.reserve("one", first, 60, 100, queue=True)
+        assert not other.reserve("one", second, 60, 100, queue=True)
+        assert not engine.reserve("one", third, 10, 100, queue=True)  # it fits, but came later
+        assert not engine.reserve("one", fourth, 60, 100, queue=False)  # and has no place then
+        assert engine.reserve("two", "two." + "0" * 32, 100, 100, queue=True)
         engine.unreserve(first)
-        assert not engine.reserve("one", third, 10, 100)
-        assert other.reserve("one", second, 60, 100)
-        assert engine.reserve("one", third, 10, 100)
-        assert not engine.reserve("one", fourth, 60, 100)
-        engine.unreserve(fourth)
+        assert not engine.reserve("one", third, 10, 100, queue=True)
+        assert other.reserve("one", second, 60, 100, queue=True)
+        assert engine.reserve("one", third, 10, 100, queue=True)
+        assert not engine.reserve("one", fourth, 60, 100, queue=False)
+        assert engine.reserve("one", last, 1, 100, queue=False)
+        engine.unreserve(last)
         other.unreserve(second)
         engine.unreserve(third)
         engine.unreserve("two." + "0" * 32)
         key = put(engine, payload_of(70), b"m")
         namespace = key.rpartition(".")[0]
-        assert not engine.reserve(namespace, f"{namespace}.{1:032x}", 60, 100)
+        assert not engine.reserve(namespace, f"{namespace}.{1:032x}", 60, 100, queue=True)
         engine.remove(key)
-        assert engine.reserve(namespace, f"{namespace}.{1:032x}", 60, 100)
+        assert engine.reserve(namespace, f"{namespace}.{1:032x}", 60, 100, queue=True)
         engine.unreserve(f"{namespace}.{1:032x}")
 
     def test_abort_leaves_nothing(self, engine: Engine) -> None:

@@ -71,8 +71,8 @@ class FaultyEngine:
     def notes(self, key: str) -> set[str]:  # noqa: D102
         return self._engine.notes(key)
 
-    def reserve(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:  # noqa: D102
-        return self._engine.reserve(namespace, key, nbytes, quota)
+    def reserve(self, namespace: str, key: str, nbytes: int, quota: int, *, queue: bool) -> bool:  # noqa: D102
+        return self._engine.reserve(namespace, key, nbytes, quota, queue=queue)
 
     def unreserve(self, key: str) -> None:  # noqa: D102
         self._engine.unreserve(key)

@@ -87,7 +87,7 @@ class MooncakeEngine:
         with self._using() as client:
             return self._notes(client, key)
 
-    def reserve(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:
+    def reserve(self, namespace: str, key: str, nbytes: int, quota: int, *, queue: bool) -> bool:
         raise EngineError(
             "a quota that holds across clients is the master's on mooncake://: start mooncake_master with quotas for tenants, "
             "and connect with tenant=NAME (docs/mooncake.md)"

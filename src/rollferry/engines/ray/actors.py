@@ -110,18 +110,19 @@ class Registry:
         """Give what was written down."""
         return set(self._notes.get(key, ()))
 
-    def reserve(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:
+    def reserve(self, namespace: str, key: str, nbytes: int, quota: int, queue: bool) -> bool:
         """Set bytes aside for a bundle if its namespace then stays within its quota."""
         now = time.monotonic()
         start = f"{namespace}."
         self._reserved = {name: held for name, held in self._reserved.items() if held[1] > now}
         self._waiting = {name: until for name, until in self._waiting.items() if until > now or name == key}
-        self._waiting[key] = now + WAITING_SECONDS  # one that waits already keeps its place
-        first = next(name for name in self._waiting if name.startswith(start))
+        if queue:
+            self._waiting[key] = now + WAITING_SECONDS  # one that waits already keeps its place
+        first = next((name for name in self._waiting if name.startswith(start)), key)
         taken = {name: held[0] for name, held in self._reserved.items()} | self.sizes()
         if first != key or sum(size for name, size in taken.items() if name.startswith(start)) + nbytes > quota:
             return False
-        del self._waiting[key]
+        self._waiting.pop(key, None)
         self._reserved[key] = nbytes, now + RESERVED_SECONDS
         return True
 

@@ -205,8 +205,8 @@ class RayEngine:
     def notes(self, key: str) -> set[str]:
         return set(self._session.call("notes", key))
 
-    def reserve(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:
-        reserved: bool = self._session.call("reserve", namespace, key, nbytes, quota)
+    def reserve(self, namespace: str, key: str, nbytes: int, quota: int, *, queue: bool) -> bool:
+        reserved: bool = self._session.call("reserve", namespace, key, nbytes, quota, queue)
         return reserved
 
     def unreserve(self, key: str) -> None:

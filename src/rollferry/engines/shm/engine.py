@@ -97,9 +97,9 @@ class ShmEngine:
         with translated(self._directory.root):
             return notes.read(self._directory, key)
 
-    def reserve(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:
+    def reserve(self, namespace: str, key: str, nbytes: int, quota: int, *, queue: bool) -> bool:
         with translated(self._directory.root):
-            return self._reservations.take(namespace, key, nbytes, quota)
+            return self._reservations.take(namespace, key, nbytes, quota, queue=queue)
 
     def unreserve(self, key: str) -> None:
         with translated(self._directory.root):

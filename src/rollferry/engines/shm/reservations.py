@@ -32,7 +32,7 @@ class Reservations:
         self._waiting: dict[str, Claim] = {}
         self._sizes: dict[str, dict[str, int]] = {}  # by namespace: of the bundles last seen, which don't change
 
-    def take(self, namespace: str, key: str, nbytes: int, quota: int) -> bool:
+    def take(self, namespace: str, key: str, nbytes: int, quota: int, *, queue: bool) -> bool:
         """Set bytes aside if those of the namespace then stay within its quota."""
         with claims.alone(f"{self._directory.reserved}/{namespace}"):
             own = self._waiting.get(key)
@@ -42,7 +42,7 @@ class Reservations:
                 self._held[key] = claims.make(f"{self._directory.reserved}/{key}-{nbytes:x}")
                 claims.withdraw(self._waiting.pop(key, None))
                 return True
-            if own is None:
+            if own is None and queue:
                 now = time.clock_gettime_ns(time.CLOCK_BOOTTIME)
                 self._waiting[key] = claims.make(f"{self._directory.reserved}/{namespace}~{now:016x}-{key[-32:]}")
             return False
