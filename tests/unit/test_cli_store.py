@@ -147,6 +147,18 @@ def test_damage_is_found(shm_directory: Path) -> None:
         assert result.stderr.startswith(f"rollferry show: bundle {ref.key}")
 
 
+def test_damage_in_the_base_of_a_staged_bundle_is_found(shm_directory: Path) -> None:
+    url = f"shm://{shm_directory}"
+    with rollferry.connect(url, checksum=True) as ferry:
+        base = ferry.put(BATCH)
+        ref = ferry.append(base, {"more": [1, 2]})
+        flip(shm_directory / "live" / base.key, 128 + 1)  # the payload
+        for name in (ref.id, ref.to_json()):
+            found = told("verify", name, url, status=1)
+            assert not found["ok"]
+            assert ref.key in found["found"] and base.key in found["found"] and "corrupt" in found["found"]
+
+
 def test_gc(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from tests.unit.test_lifetime import later
 

@@ -1,4 +1,4 @@
-"""shm://: a process is killed before every single call that a put, a get or a remove makes; the others go on."""
+"""shm://: a process is killed before every call that a put, append, get, remove or gc makes; the others go on."""
 
 import os
 import signal
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -163,6 +164,68 @@ def test_a_consumer_killed_at_every_step_of_a_remove(readers: int | None, shm_di
             assert ferry.list() == []
         check_base_line(shm_directory, 300 * KB)
     assert 3 < step < 1000
+
+
+def test_a_producer_killed_at_every_step_of_an_append(shm_directory: Path) -> None:
+    url = f"shm://{shm_directory}?pool=200k"
+    more = {"more": ["c", "d"]}
+    with rollferry.connect(url) as ferry:
+        base = ferry.put(BATCH)
+
+    def append() -> None:
+        with rollferry.connect(url) as ferry:
+            ferry.append(base, more)
+
+    published = 0
+    step = 0
+    killed = True
+    while killed:
+        killed = killed_at(step, append)
+        step += 1
+        with rollferry.connect(url) as ferry:
+            ferry.gc()
+            assert_same(ferry.get(base), BATCH)
+            for name in set(ferry.list()) - {base.id}:  # all or nothing
+                published += 1
+                stage = ref_of(ferry, name)
+                assert_same(ferry.get(msgspec.structs.replace(stage, stages=2)), BATCH | more)
+                assert ferry.remove(stage)
+            assert ferry.list() == [base.id]
+        (shm_directory / "live" / base.key).rename(shm_directory / "aside")
+        check_base_line(shm_directory, 300 * KB)
+        (shm_directory / "aside").rename(shm_directory / "live" / base.key)
+    assert 30 < step < 1000
+    assert 1 < published < step - 1
+
+
+def test_a_process_killed_at_every_step_of_a_gc(shm_directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from tests.unit.test_lifetime import later
+
+    url = f"shm://{shm_directory}?pool=200k"
+
+    def collect() -> None:
+        with rollferry.connect(url) as ferry:
+            ferry.gc()
+
+    with rollferry.connect(url) as ferry:
+        kept = ferry.put({"a": [1, 2, 3]})
+    step = 0
+    killed = True
+    while killed:
+        with rollferry.connect(url) as ferry, monkeypatch.context() as patch:
+            over = ferry.put(BATCH, ttl=10)
+            later(patch, 20)
+            killed = killed_at(step, collect)
+            step += 1
+            assert_same(ferry.get(kept), {"a": [1, 2, 3]})
+            if over.id in ferry.list():  # all or nothing
+                assert_same(ferry.get(over), BATCH)
+            ferry.gc()
+            assert ferry.list() == [kept.id]
+        (shm_directory / "live" / kept.key).rename(shm_directory / "aside")
+        check_base_line(shm_directory, 300 * KB)
+        (shm_directory / "aside").rename(shm_directory / "live" / kept.key)
+    assert 10 < step < 1000
 
 
 def test_two_jobs_with_one_namespace(shm_directory: Path) -> None:
