@@ -1,5 +1,6 @@
 """The engine: writers that pack into staging memory, readers over Ray's object store."""
 
+import secrets
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -11,6 +12,7 @@ import ray
 from rollferry.engines.accounts import usage_of
 from rollferry.engines.base import Bytes, Reader, Ready, Usage, Writer
 from rollferry.engines.ray.actors import PIECE, SMALL, Found
+from rollferry.engines.ray.books import Held
 from rollferry.engines.ray.session import Session, attach
 from rollferry.engines.ray.staging import Staging, StagingPool
 from rollferry.errors import BundleError, BundleNotFoundError, EngineError
@@ -29,6 +31,7 @@ class RayWriter:
         self._session = session
         self._pool = pool
         self._key = key
+        self._trial = secrets.token_hex(8)
         self._nbytes = nbytes
         self._chunk = chunk
         self._staging: Staging | None = pool.take(nbytes)
@@ -42,35 +45,39 @@ class RayWriter:
         session = self._session
         what = f"publishing the bundle {self._key}"
         try:
-            if self._nbytes <= min(SMALL, self._chunk):
+            if small(self._nbytes, self._chunk):
                 payload = staging.memory[: self._nbytes]
                 pieces = [payload[start : start + PIECE].tobytes() for start in range(0, self._nbytes, PIECE)]
-                call = session.registry().add.remote(self._key, manifest, *pieces)
+                call = session.registry().add.remote(self._key, self._trial, manifest, *pieces)
             else:
                 place = staging.describe(self._nbytes)
-                call = session.keeper().store.remote(self._key, manifest, place, self._chunk, session.timeout)
+                bundle = self._key, self._trial, manifest
+                call = session.keeper().store.remote(*bundle, place, self._chunk, session.timeout)
             done = session.wait(call, what, self._nbytes)
             if done is None:  # no shared /proc: over the object store, at the cost of a second copy there
                 with session.errors(what, 2 * self._nbytes):
                     chunks = [ray.put(chunk) for chunk in self.chunks]
-                call = session.keeper().adopt.remote(self._key, manifest, chunks, session.timeout)
+                call = session.keeper().adopt.remote(*bundle, chunks, session.timeout)
                 done = session.wait(call, what, self._nbytes)
             if not done:
                 raise EngineError("publishing was given up")
         except BaseException:
             with suppress(EngineError):
-                session.registry().give_up.remote(self._key)
+                session.registry().give_up.remote(self._key, self._trial)
             # The keeper may still read it.
             self._end()
             staging.close()
             raise
-        self.abort()
+        self._end()
+        self._pool.give(staging)
 
     def abort(self) -> None:
         staging = self._staging
         self._end()
         if staging is not None:
             self._pool.give(staging)
+            if not small(self._nbytes, self._chunk):
+                end(self._session, self._key)
 
     def _end(self) -> None:
         self._staging = None
@@ -181,8 +188,16 @@ class RayEngine:
         self._chunk = chunk
 
     def begin(self, key: str, payload_nbytes: int, manifest_nbytes: int, ready: Sequence[Ready] = ()) -> Writer:
-        self._session.registry()  # fails before anything is packed
-        return RayWriter(self._session, self._pool, key, payload_nbytes, self._chunk)
+        # Whatever fails fails before anything is packed.
+        if small(payload_nbytes, self._chunk):
+            self._session.registry()
+            return RayWriter(self._session, self._pool, key, payload_nbytes, self._chunk)
+        self._session.call("begin", key, payload_nbytes + manifest_nbytes, self._session.holder())
+        try:
+            return RayWriter(self._session, self._pool, key, payload_nbytes, self._chunk)
+        except BaseException:
+            end(self._session, key)
+            raise
 
     def open(self, key: str) -> Reader:
         return RayReader(self._find(key), partial(self._read, key), self._memory)
@@ -206,23 +221,25 @@ class RayEngine:
         return set(self._session.call("notes", key))
 
     def reserve(self, namespace: str, key: str, nbytes: int, quota: int, *, queue: bool) -> bool:
-        reserved: bool = self._session.call("reserve", namespace, key, nbytes, quota, queue)
+        reserved: bool = self._session.call("reserve", key, nbytes, quota, self._session.holder(), queue)
         return reserved
 
     def unreserve(self, key: str) -> None:
         self._session.call("unreserve", key)
 
     def guarantee(self, namespace: str, nbytes: int) -> None:
-        raise EngineError("not yet")
+        self._session.guarantee(namespace, nbytes)
 
     def unfinished(self) -> dict[str, int]:
         return {}  # a bundle that a keeper began is published or given up, whatever becomes of its producer
 
     def usage(self) -> Usage:
+        held = Held(*self._session.call("usage"))
         pooled = {"": self._pool.nbytes + self._memory.nbytes}
-        return usage_of(self.sizes(), pooled=pooled, peaks={}, guaranteed={}, free_nbytes=None)
+        return usage_of(held.sizes, pooled=pooled, peaks=held.peaks, guaranteed=held.guaranteed, free_nbytes=held.free)
 
     def close(self) -> None:
+        self._session.release()
         self._pool.clear()
         self._memory.clear()
 
@@ -242,6 +259,17 @@ class RayEngine:
             self._find(key)  # if it was removed meanwhile, that is what to say
             raise
         return found
+
+
+def small(nbytes: int, chunk: int) -> bool:
+    """Say whether the registry takes a payload itself."""
+    return nbytes <= min(SMALL, chunk)
+
+
+def end(session: Session, key: str) -> None:
+    """Give back what was set aside for a bundle."""
+    with suppress(EngineError):
+        session.registry().end.remote(key)
 
 
 def gone(key: str) -> BundleNotFoundError:

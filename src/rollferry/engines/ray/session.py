@@ -2,11 +2,12 @@
 
 import ipaddress
 import os
+import secrets
 import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import ray
@@ -18,7 +19,7 @@ from rollferry.errors import EngineError, EngineFullError
 
 __all__ = ["Session", "TokenError", "attach", "probe"]
 
-REGISTRY_NAME = "rollferry-registry-4"  # the number changes with what the actors understand
+REGISTRY_NAME = "rollferry-registry-5"  # the number changes with what the actors understand
 PROBE_SECONDS = 10
 ATTACHING = threading.Lock()
 LED_TO: dict[str, str] = {}  # address that was asked for -> that of the GCS to which it led
@@ -150,7 +151,9 @@ class Session:
         self.timeout = timeout
         self._namespace = namespace
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
+        self._guarantees: dict[str, tuple[str, int]] = {}  # by name: namespace and bytes
+        self._token: Any = None
         self._registry: Any = None
         self._doubtful = False  # an actor has died; the name of the registry may lead to a dead one
         self._keeper: tuple[str, Any] | None = None  # its name, and it
@@ -166,7 +169,42 @@ class Session:
                 except (exceptions.RayError, ValueError, RuntimeError, OSError) as error:
                     raise EngineError(f"the registry can't be reached or started: {error}") from error
                 self._doubtful = False
+                for name in self._guarantees:  # a new registry knows of none
+                    self._give(name)
             return self._registry
+
+    def holder(self) -> bytes:
+        """Give what tells a process that is alive from a dead one: an object that ends with its owner, out of Ray's sight."""
+        with self._lock:
+            if self._token is None:
+                self._token = ray.put(b"")
+            holder: bytes = ray.cloudpickle.dumps(self._token)
+            return holder
+
+    def guarantee(self, namespace: str, nbytes: int) -> None:
+        """Have bytes kept for a namespace, by every registry that there is until `release`."""
+        name = secrets.token_hex(8)
+        self.registry()
+        with self._lock:
+            self._guarantees[name] = namespace, nbytes
+            try:
+                self._give(name)
+            except BaseException:
+                del self._guarantees[name]
+                raise
+
+    def release(self) -> None:
+        """End all guarantees."""
+        with self._lock:
+            names, self._guarantees = list(self._guarantees), {}
+            registry = self._registry
+        if names and registry is not None and ray.is_initialized() and os.getpid() == self._pid:
+            with suppress(EngineError):
+                self.wait([registry.release.remote(name) for name in names], "ending guarantees")
+
+    def _give(self, name: str) -> None:
+        call = self._registry.guarantee.remote(name, *self._guarantees[name], self.holder())
+        self.wait(call, "a guarantee of the registry")
 
     def _named(self) -> Any:
         """Give the registry that has the name, which is started if there is none."""
@@ -258,5 +296,7 @@ class Session:
                 free=free,
             ) from error
         except exceptions.RayError as error:
+            if isinstance(error, exceptions.RayTaskError) and isinstance(error.cause, EngineError):
+                raise error.cause from None
             self.forget()
             raise EngineError(f"{what} failed: {error}") from error
