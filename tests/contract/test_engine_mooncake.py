@@ -434,8 +434,47 @@ def test_tenants_are_apart(tmp_path: Path) -> None:
             one.put({"x": np.zeros(1_000_000)})
         kept = other.put({"x": np.zeros(1_000_000)})
         assert_same(one.get(ref), batch_of())
+        with pytest.raises(EngineError, match="of the tenant 'default' only"):
+            one.list()
+        assert other.list() == [kept.id]
+        engine = other._engine
+        engine.guarantee("default", 60_000_000)
+        with pytest.raises(EngineFullError, match="can't be guaranteed"):
+            engine.guarantee("default", 64 << 20)
+        with pytest.raises(EngineError, match="tenant='train'"):
+            engine.guarantee("train", 1)
+        usage = other.usage()
+        assert usage.namespaces["default"].guaranteed_nbytes == 60_000_000
+        assert 0 < usage.free_nbytes <= (64 << 20) - 8_000_000
         assert one.remove(ref) is True
         assert other.remove(kept) is True
+
+
+LEAVE = """
+import sys, numpy as np
+from rollferry.engines.registry import open_engine
+chunks = iter(open_engine(sys.argv[1]).begin("default.left", 40_960, 1).chunks)
+for _ in range(6):
+    next(chunks)[:] = 1
+print("half", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_what_a_killed_producer_left_is_reclaimed(master: Master, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with rollferry.connect(url) as ferry:
+        with started(LEAVE, master.url(segment=0, chunk="4096")) as producer:
+            assert producer.stdout.readline() == "half\n"
+            producer.kill()
+        client = ferry._engine._client
+        assert any("default.left" in name for name in client.all_keys())
+        assert (ferry.list(), ferry.usage().bundles, ferry.gc(), ferry.gc()) == ([], 0, [], [])
+        now = time.time()
+        monkeypatch.setattr("rollferry.engines.mooncake.engine.time.time", lambda: now + 3700)
+        [reclaimed] = ferry.gc()
+        assert (reclaimed.key, reclaimed.reason) == ("default.left", "unfinished")
+        assert reclaimed.nbytes > 3 * 4096
+        assert not any("default.left" in name for name in client.all_keys())
 
 
 def test_large_arrays_are_sent_from_where_they_lie(master: Master) -> None:

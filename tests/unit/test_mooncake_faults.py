@@ -173,6 +173,7 @@ def test_put_that_fails_once_is_tried_again(store: FakeStore) -> None:
 
     store.faults = faults
     assert (ferry.get(ferry.put(BATCH))["x"] == BATCH["x"]).all()
+    assert ferry._engine.retries == 1
 
 
 @pytest.mark.parametrize("status", [-703, -707, -800])

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -13,12 +14,14 @@ from rollferry.engines.mooncake.options import Options
 from rollferry.engines.mooncake.pool import Borrowed, Pool
 from rollferry.engines.mooncake.statuses import EXISTS, FULL, INVALID, MISSING, OVER_QUOTA, PASSING, STATUS, failure
 from rollferry.engines.mooncake.surroundings import (
+    DEFAULT_TENANT,
     OWN_BUFFER,
     ask,
     available_nbytes,
     check_surroundings,
     limit_waits,
     load_module,
+    read_quotas,
     read_room,
 )
 from rollferry.errors import BundleError, EngineError, EngineFullError, FerryClosedError
@@ -46,6 +49,7 @@ class Client:
     def __init__(self, options: Options, store: Any = None) -> None:
         self.options = options
         self.users = 0
+        self.retries = 0
         module = load_module()
         self._pid = os.getpid()
         self.working: dict[object, None] = {}  # whoever is at work
@@ -74,6 +78,7 @@ class Client:
                 [status] = self._watched(self._put_once, [key], [list(addresses)], [list(sizes)])
                 if status not in PASSING or not tries.again():
                     break
+                self.retries += 1
                 self.discard([key])  # half an object that stayed would pass for a whole one
             if status in (FULL, OVER_QUOTA):
                 raise self._full(status, bundle_nbytes)
@@ -123,6 +128,7 @@ class Client:
                 todo = [n for n in todo if statuses[n] in PASSING]
                 if not todo or not tries.again():
                     break
+                self.retries += 1
             if any(status < 0 for status in statuses[start : start + AT_ONCE]):
                 break
         for key, status in zip(keys, statuses, strict=True):
@@ -203,6 +209,7 @@ class Client:
                 return None
             if nbytes not in PASSING or pause is None:
                 break
+            self.retries += 1
             time.sleep(pause)
         raise failure(nbytes, f"{key} can't be looked for")
 
@@ -221,6 +228,12 @@ class Client:
                 raise failure(status, f"{key} can't be removed")
         return [status == 0 for status in statuses]
 
+    def discard_all(self, start: str) -> None:
+        """Remove all objects whose keys start so, of which the tenant's need not be listed."""
+        status = self.store.remove_by_regex(f"^{re.escape(start)}", True)
+        if status < 0:
+            raise failure(status, f"{start} can't be removed")
+
     def sizes(self, keys: Sequence[str]) -> dict[str, int]:
         """Give the bytes that objects take, with all replicas, for those that exist."""
         found = self.store.batch_get_replica_desc(list(keys))
@@ -230,8 +243,13 @@ class Client:
         }
 
     def all_keys(self) -> list[str]:
-        """Give the keys of all objects."""
+        """Give the keys of all objects of the tenant. Raises EngineError where the master doesn't list them."""
         try:
+            if self.options.tenant != DEFAULT_TENANT and read_quotas(self.options):
+                raise EngineError(
+                    f"the master lists the bundles of the tenant 'default' only, not of {self.options.tenant!r}: list, usage, gc, "
+                    "readers= and full='evict-oldest' need tenant='default' (docs/mooncake.md)"
+                )
             return ask(self.options, "get_all_keys").splitlines()
         except OSError as error:
             raise EngineError(

@@ -12,7 +12,7 @@ import xxhash
 
 from rollferry.errors import BundleError
 
-__all__ = ["HEADER_NBYTES", "Frame", "chunk_key", "key_of_root", "note_key", "root_key"]
+__all__ = ["HEADER_NBYTES", "Frame", "chunk_key", "key_of", "key_of_root", "note_key", "root_key"]
 
 PREFIX = "rollferry/"
 ROOT = "/root"
@@ -96,3 +96,8 @@ def note_key(key: str, text: str) -> str:
 def key_of_root(name: str) -> str | None:
     """Give the key of the bundle whose root has this name; None if it's no root."""
     return name[len(PREFIX) : -len(ROOT)] if name.startswith(PREFIX) and name.endswith(ROOT) else None
+
+
+def key_of(name: str) -> str | None:
+    """Give the key of the bundle that an object of this name is of; None if it's of none."""
+    return name[len(PREFIX) :].partition("/")[0] if name.startswith(PREFIX) else None

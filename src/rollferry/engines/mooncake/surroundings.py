@@ -4,11 +4,13 @@ It is looked at before Mooncake is set up, which finds out slowly or not at all;
 """
 
 import importlib
+import json
 import os
 import resource
 import socket
+import urllib.error
 import urllib.request
-from http.client import HTTPException
+from http.client import CONFLICT, HTTPException
 from typing import Any, NamedTuple
 
 from rollferry.engines.mooncake.options import Options
@@ -16,8 +18,10 @@ from rollferry.errors import EngineError
 
 __all__ = [
     "APT",
+    "DEFAULT_TENANT",
     "OWN_BUFFER",
     "PIP",
+    "Quota",
     "Room",
     "ask",
     "available_nbytes",
@@ -28,6 +32,7 @@ __all__ = [
     "lock_limit",
     "locked_nbytes",
     "own_and_master_address",
+    "read_quotas",
     "read_room",
     "start_command",
 ]
@@ -40,6 +45,7 @@ HTTP_SECONDS = 10.0
 OWN_BUFFER = 16 << 20  # Mooncake's own staging memory, which zero-copy calls leave alone
 INFINIBAND = "/sys/class/infiniband"
 IPC_LOCK = 1 << 14  # the capability
+DEFAULT_TENANT = "default"
 CAPACITY, ALLOCATED = "master_total_capacity_bytes", "master_allocated_bytes"
 SEGMENT = "segment_total_capacity_bytes{"  # one line for each
 
@@ -63,6 +69,21 @@ class Room(NamedTuple):
     def free(self) -> int:
         """Free bytes, perhaps in pieces."""
         return max(self.capacity - self.allocated, 0)
+
+
+class Quota(NamedTuple):
+    """What the master says of a tenant.
+
+    Parameters
+    ----------
+    nbytes
+        Bytes that it may have at present.
+    charged
+        Bytes that it has.
+    """
+
+    nbytes: int
+    charged: int
 
 
 def available_nbytes() -> int:
@@ -178,4 +199,17 @@ def read_room(options: Options) -> Room:
     try:
         return Room(int(values[CAPACITY]), int(values[ALLOCATED]), sum(name.startswith(SEGMENT) for name in values))
     except (KeyError, ValueError) as error:
+        raise OSError(f"the answer is not that of a Mooncake master: {error!r}") from error
+
+
+def read_quotas(options: Options) -> dict[str, Quota]:
+    """Ask the master for the quotas of all tenants; none where tenants are not apart. Raises OSError where it doesn't say."""
+    try:
+        found = json.loads(ask(options, "api/v1/tenant_quotas", CONNECT_SECONDS))["data"]
+        return {one["tenant_id"]: Quota(one["effective_quota_bytes"], one["charged_bytes"]) for one in found}
+    except urllib.error.HTTPError as error:
+        if error.code == CONFLICT:  # not in this mode
+            return {}
+        raise
+    except (KeyError, TypeError, ValueError) as error:
         raise OSError(f"the answer is not that of a Mooncake master: {error!r}") from error

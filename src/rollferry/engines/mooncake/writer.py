@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 
 from rollferry.engines.mooncake.client import Client
-from rollferry.engines.mooncake.frame import HEADER_NBYTES, Frame, chunk_key, root_key
+from rollferry.engines.mooncake.frame import HEADER_NBYTES, Frame, chunk_key, note_key, root_key
 from rollferry.engines.mooncake.outgoing import Outgoing, Sender, parts_of
 from rollferry.errors import EngineError
 from rollferry.memory.leases import Bytes
@@ -51,6 +51,8 @@ class MooncakeWriter:
             client.sweep()
         numbers = range(len(frame.chunk_sizes))
         client.check_absent([root_key(self._key), *(chunk_key(self._key, number) for number in numbers)])
+        if frame.chunk_nbytes and client.exists(note_key(self._key, "")):  # an earlier attempt was seen as unfinished
+            client.discard_all(note_key(self._key, ""))
         for part in ready:
             self._work.callback(client.borrowed.give_back, part.memory)
             if client.borrowed.take(part.memory):
