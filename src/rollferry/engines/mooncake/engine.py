@@ -119,8 +119,9 @@ class MooncakeEngine:
                     continue
                 start = note_key(key, SEEN)
                 seen = [int(name[len(start) :]) for name in sizes if name.startswith(start)]
-                if not seen:
+                if note_key(key, "") not in sizes:  # a removal that failed may have taken it
                     client.put_bytes(note_key(key, ""), b"-")
+                if not seen:
                     client.put_bytes(f"{start}{int(now)}", b"-")
                 elif now - max(seen) >= UNFINISHED_SECONDS:
                     found[key] = nbytes
