@@ -285,10 +285,10 @@ def test_a_failed_append_changes_nothing(step: str, ferry: rollferry.Ferry, monk
     monkeypatch.setattr(ferry, "_engine", engine)
     with pytest.raises(EngineError, match="on purpose"):
         ferry.append(ref, {"x": np.ones(ROWS)})
-    assert (engine.unfinished, engine.unclosed, stored(ferry)) == (0, 0, {ref.id})
+    assert (engine.unpublished, engine.unclosed, stored(ferry)) == (0, 0, {ref.id})
     assert keys(ferry, ref) == [list(first())]
     assert keys(ferry, ferry.append(ref, {"x": np.ones(ROWS)}))[0] == ["x"]
-    assert (engine.unfinished, engine.unclosed) == (0, 0)
+    assert (engine.unpublished, engine.unclosed) == (0, 0)
 
 
 def chain(ferry: rollferry.Ferry, count: int) -> list[TransferRef]:
