@@ -207,6 +207,27 @@ def test_killed_registry_is_an_error_of_put(namespace: str) -> None:
             assert ferry.usage().bundles == 1
 
 
+GUARANTEE_IN_DRIVER = """
+import sys, rollferry
+address, namespace = sys.argv[1:]
+ferry = rollferry.connect(f"ray://{address}?registry={namespace}", namespace="one", guarantee=1000)
+print("given", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_guarantee_ends_with_its_process(namespace: str, session: str) -> None:
+    with rollferry.connect(f"ray://?registry={namespace}") as ferry:
+        command = [sys.executable, "-c", GUARANTEE_IN_DRIVER, session, namespace]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+            try:
+                assert owner.stdout.readline() == b"given\n"
+                assert ferry.usage().namespaces["one"].guaranteed_nbytes == 1000
+            finally:
+                owner.kill()
+        wait_until(lambda: "one" not in ferry.usage().namespaces)
+
+
 def test_registry_that_does_not_answer(namespace: str) -> None:
     small, large = {"x": 1}, {"x": np.arange(1 << 20)}
     url = f"ray://?registry={namespace}"
