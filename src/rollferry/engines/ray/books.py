@@ -110,9 +110,7 @@ class Books:
         return self._sizes
 
     def _admit(self, key: str, nbytes: int) -> None:
-        free = self._free_to(key)
-        if nbytes > free and self._bury():
-            free = self._free_to(key)
+        free = self._free(nbytes, lambda: self._free_to(key))
         if nbytes > free:
             raise EngineFullError(
                 f"the bundle {key} needs {nbytes:,} bytes; what is guaranteed to other namespaces leaves {max(free, 0):,} "
@@ -166,9 +164,7 @@ class Books:
 
     def guarantee(self, name: str, namespace: str, nbytes: int, holder: bytes) -> None:
         """Keep bytes for a namespace, under a name; see `Engine.guarantee`."""
-        free = self._free_for(namespace)
-        if nbytes > free and self._bury():
-            free = self._free_for(namespace)
+        free = self._free(nbytes, lambda: self._free_for(namespace))
         if nbytes > free:
             raise EngineFullError(
                 f"{nbytes:,} bytes can't be guaranteed to the namespace {namespace!r}, as {max(free, 0):,} are left of Ray's "
@@ -200,6 +196,11 @@ class Books:
         self._bury()
         free = self._capacity() - sum(self._used().values())
         return Held(self._sizes, self._peaks, self._guaranteed(), max(0, free))
+
+    def _free(self, nbytes: int, count: Callable[[], int]) -> int:
+        """Give what is counted as free; counted again without the dead where it is less than what is needed."""
+        free = count()
+        return count() if nbytes > free and self._bury() else free
 
     def _bury(self) -> bool:
         """End the claims whose holders are dead, or whose time is over; say whether there were any."""

@@ -153,7 +153,8 @@ class Session:
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._guarantees: dict[str, tuple[str, int]] = {}  # by name: namespace and bytes
-        self._token: Any = None
+        self._token: Any = None  # see `holder`
+        self._holder = b""
         self._registry: Any = None
         self._doubtful = False  # an actor has died; the name of the registry may lead to a dead one
         self._keeper: tuple[str, Any] | None = None  # its name, and it
@@ -178,8 +179,8 @@ class Session:
         with self._lock:
             if self._token is None:
                 self._token = ray.put(b"")
-            holder: bytes = ray.cloudpickle.dumps(self._token)
-            return holder
+                self._holder = ray.cloudpickle.dumps(self._token)
+            return self._holder
 
     def guarantee(self, namespace: str, nbytes: int) -> None:
         """Have bytes kept for a namespace, by every registry that there is until `release`."""
